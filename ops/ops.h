@@ -1,0 +1,59 @@
+/* Everything row-wise that is not a product: embedding sums, norms, activations, pooling.
+ *
+ * One table per ISA, made from one template (ops/ops_tmpl.h) over v16; all of them give the same
+ * bits.  Widths are any number from 1 on; rows lie ld floats apart; x and y may be the same rows unless said.
+ */
+#ifndef RP_OPS_OPS_H
+#define RP_OPS_OPS_H
+
+#include <rankplan/graph.h>
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* A table to look rows up in. */
+struct rp_ops_table {
+    const void *rows; /* [entries, width] of dtype */
+    const int32_t *index; /* one entry per output row, checked by the caller */
+    rp_dtype dtype;
+};
+
+struct rp_ops {
+    const char *name; /* "avx2" */
+    uint32_t isa;
+
+    /* y[r] = t0[index0[r]] + t1[index1[r]] + ... in this order, rows r0 <= r < r1. */
+    void (*embed)(const struct rp_ops_table *tables, size_t n_tables, size_t width, float *y,
+                  size_t ldy, size_t r0, size_t r1);
+
+    /* mean = sum16(x)/width, var = sum16((x-mean)^2)/width, y = fma((x-mean) * (1/sqrt(var+eps)), w, b);
+     * without b: the product. */
+    void (*layer_norm)(const float *x, size_t ldx, const float *w, const float *b, float eps,
+                       size_t width, float *y, size_t ldy, size_t rows);
+
+    /* y = x / max(sqrt(sum16(x*x)), eps); a row of zeros stays zeros. */
+    void (*l2_norm)(const float *x, size_t ldx, float eps, size_t width, float *y, size_t ldy,
+                    size_t rows);
+
+    void (*activation)(rp_activation activation, const float *x, size_t ldx, size_t width, float *y,
+                       size_t ldy, size_t rows);
+
+    void (*add)(const float *a, size_t lda, const float *b, size_t ldb, size_t width, float *y,
+                size_t ldy, size_t rows);
+
+    /* One output row from the n rows of a sequence; n 0 gives zeros.  x and y are apart.  A NaN in any row
+     * that the mode reads shows in the result (also for max). */
+    void (*pool)(rp_pooling pooling, const float *x, size_t ldx, size_t n, size_t width, float *y);
+
+    /* True when any of n floats is a NaN or an infinity; *where is the first. */
+    _Bool (*nonfinite)(const float *x, size_t n, size_t *where);
+
+    /* f16/bf16/f32 to f32, exact; for weights while they are packed. */
+    void (*widen)(rp_dtype dtype, const void *x, float *y, size_t n);
+};
+
+/* The table of the fastest ISA within the mask; all tables for tests. */
+const struct rp_ops *rp_ops_select(uint32_t isa);
+const struct rp_ops *const *rp_ops_all(size_t *n);
+
+#endif

@@ -1,0 +1,13 @@
+# rp_read_version(<out> <header>): the version that version.h states, so that it is written once.
+function(rp_read_version out header)
+    file(READ ${header} text)
+    foreach(part MAJOR MINOR PATCH)
+        if(NOT text MATCHES "#define RANKPLAN_VERSION_${part} ([0-9]+)")
+            message(FATAL_ERROR "${header} does not define RANKPLAN_VERSION_${part}")
+        endif()
+        list(APPEND parts ${CMAKE_MATCH_1})
+    endforeach()
+    list(JOIN parts "." version)
+    set(${out} ${version} PARENT_SCOPE)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${header})
+endfunction()

@@ -1,0 +1,182 @@
+/* Elementary functions over v16, the same bits on every instruction set.
+ *
+ * Only v_fma and its like are used, in one written order, so a result is a property of this source.
+ * The polynomials are minimax fits made by tests/tools/fit_vmath.py.  Errors are the worst over all
+ * floats, measured by bench/ulp.c against libm in double precision; ULP are those of the exact
+ * result.
+ *
+ *     exp      x = n ln 2 + r, |r| <= ln 2 / 2:   e^x = 2^n p(r)
+ *     gelu     relu(x) - a h(a),  a = |x|,  h(a) = Phi(-a) = 2^-(1 + a Q(a))
+ *
+ * The second line is why gelu needs neither a division nor a branch: the logarithm of the normal
+ * distribution's tail is nearly a parabola, so one polynomial holds on the whole axis and the
+ * negative tail keeps its relative accuracy; x/2 (1 + erf) would lose it to cancellation.
+ *
+ * Integers come out of the rounding: adding 1.5 * 2^23 + b to a number of small magnitude leaves
+ * the nearest integer plus b in the low bits of the sum; shifted left by 23 these are the exponent
+ * of a power of two.
+ *
+ * A NaN gives a NaN.  Rounding is to nearest and denormals are kept, as the contract has it.
+ */
+#ifndef RP_POOL_VMATH_H
+#define RP_POOL_VMATH_H
+
+#include "pool/v16.h"
+
+/* e^r for |r| <= ln 2 / 2, relative error 3e-9 before rounding. */
+RP_V16_FN v16 v_exp_poly(v16 r)
+{
+    v16 p = v_set1(0x1.6a3fb8p-10f);
+    p = v_fma(p, r, v_set1(0x1.1239ep-7f));
+    p = v_fma(p, r, v_set1(0x1.5558bep-5f));
+    p = v_fma(p, r, v_set1(0x1.555492p-3f));
+    p = v_fma(p, r, v_set1(0x1.fffffcp-2f));
+    p = v_fma(p, r, v_set1(1.0f));
+    return v_fma(p, r, v_set1(1.0f));
+}
+
+/* x - n ln 2 with ln 2 in two parts; the first product is exact inside the fma. */
+RP_V16_FN v16 v_exp_reduce(v16 x, v16 n)
+{
+    v16 r = v_fnma(n, v_set1(0x1.62e43p-1f), x);
+    return v_fnma(n, v_set1(-0x1.05c61p-29f), r);
+}
+
+/* e^x for -87.33 <= x <= 88: one power of two does.  Elsewhere the result is of no use (but a NaN
+ * stays). */
+RP_V16_FN v16 v_exp_mid(v16 x)
+{
+    const v16 magic = v_set1(0x1.8p23f + 127.0f);
+    v16 t = v_fma(x, v_set1(0x1.715476p+0f), magic);
+    v16 r = v_exp_reduce(x, v_sub(t, magic));
+    return v_mul(v_exp_poly(r), v_from_bits(vi_shl(v_bits(t), 23)));
+}
+
+/* e^x for x <= 0, for softmax: the same bits as v_exp where e^x >= 2^-126, and +0 below that (so
+ * also at -inf).  exp(0) = 1 exactly.  For x > 0 it is v_exp_mid. */
+RP_V16_FN v16 v_exp_neg(v16 x)
+{
+    return v_sel_lt(x, v_set1(-0x1.5d589ep+6f), v_zero(), v_exp_mid(x));
+}
+
+/* e^x: +inf from 88.73 on, denormal results rounded once, +0 below -103.98.
+ * The power of two is applied in two halves, so that neither leaves the range. */
+RP_V16_FN v16 v_exp(v16 x)
+{
+    const v16 magic = v_set1(0x1.8p23f + 254.0f);
+    x = v_min(v_set1(89.0f), v_max(v_set1(-104.0f), x));
+    v16 t = v_fma(x, v_set1(0x1.715476p+0f), magic);
+    v16 p = v_exp_poly(v_exp_reduce(x, v_sub(t, magic)));
+    v16i half = vi_shr(v_bits(t), 1);
+    v16i rest = vi_sub(v_bits(t), half);
+    p = v_mul(p, v_from_bits(vi_shl(half, 23)));
+    return v_mul(p, v_from_bits(vi_shl(rest, 23)));
+}
+
+/* 2^(e - 1 + s) for e = a n with |s| <= 1/2 left over, as 2^-1 * 2^round(e) * p(rest): the tail
+ * probabilities of gelu and erf.  -126.5 < a n <= 0; 0 from -125.5 down. */
+RP_V16_FN v16 v_half_exp2(v16 a, v16 n)
+{
+    const v16 magic = v_set1(0x1.8p23f + 126.0f);
+    v16 t = v_fma(a, n, magic);
+    v16 f = v_fma(a, n, v_sub(magic, t));
+    v16 p = v_set1(0x1.5bdb78p-10f);
+    p = v_fma(p, f, v_set1(0x1.3ce984p-7f));
+    p = v_fma(p, f, v_set1(0x1.c6b6d8p-5f));
+    p = v_fma(p, f, v_set1(0x1.ebf9cp-3f));
+    p = v_fma(p, f, v_set1(0x1.62e42ap-1f));
+    p = v_fma(p, f, v_set1(1.0f));
+    return v_mul(p, v_from_bits(vi_shl(v_bits(t), 23)));
+}
+
+/* x/2 (1 + erf(x/sqrt 2)); gelu(-inf) = +0, gelu(-0) = -0. */
+RP_V16_FN v16 v_gelu(v16 x)
+{
+    v16 a = v_min(v_set1(13.0f), v_abs(x));
+    v16 n = v_set1(-0x1.da7406p-28f);
+    n = v_fma(n, a, v_set1(0x1.3b2158p-22f));
+    n = v_fma(n, a, v_set1(-0x1.4cfe6ep-18f));
+    n = v_fma(n, a, v_set1(0x1.60d9ap-15f));
+    n = v_fma(n, a, v_set1(-0x1.56b936p-13f));
+    n = v_fma(n, a, v_set1(-0x1.f2149cp-13f));
+    n = v_fma(n, a, v_set1(0x1.da226ap-8f));
+    n = v_fma(n, a, v_set1(-0x1.af2fdap-5f));
+    n = v_fma(n, a, v_set1(-0x1.d62d7cp-2f));
+    n = v_fma(n, a, v_set1(-0x1.26af38p+0f));
+    return v_fnma(a, v_half_exp2(a, n), v_max(v_zero(), x));
+}
+
+/* erf below 1 by its series' minimax, beyond by its tail: 1 - 2^(a n). */
+RP_V16_FN v16 v_erf(v16 x)
+{
+    v16 a = v_min(v_set1(4.0f), v_abs(x));
+    v16 u = v_mul(a, a);
+    v16 s = v_set1(0x1.4771fep-14f);
+    s = v_fma(s, u, v_set1(-0x1.a3515ep-11f));
+    s = v_fma(s, u, v_set1(0x1.53f224p-8f));
+    s = v_fma(s, u, v_set1(-0x1.b7f71ap-6f));
+    s = v_fma(s, u, v_set1(0x1.ce2ce6p-4f));
+    s = v_fma(s, u, v_set1(-0x1.81273ep-2f));
+    s = v_fma(s, u, v_set1(0x1.06eba8p-3f));
+    s = v_fma(s, a, a);
+    v16 n = v_set1(-0x1.5b297ap-19f);
+    n = v_fma(n, a, v_set1(0x1.6d2c9ep-17f));
+    n = v_fma(n, a, v_set1(0x1.6e74fep-12f));
+    n = v_fma(n, a, v_set1(-0x1.47285ep-8f));
+    n = v_fma(n, a, v_set1(0x1.161802p-5f));
+    n = v_fma(n, a, v_set1(-0x1.3969dcp-3f));
+    n = v_fma(n, a, v_set1(-0x1.d5337p-1f));
+    n = v_fma(n, a, v_set1(-0x1.a0d772p+0f));
+    v16 tail = v_fnma(v_set1(2.0f), v_half_exp2(a, n), v_set1(1.0f));
+    return v_xor_sign(v_sel_lt(a, v_set1(1.0f), s, tail), x);
+}
+
+/* tanh below 5/8 by its series' minimax, beyond as 1 - 2/(e^2a + 1). */
+RP_V16_FN v16 v_tanh(v16 x)
+{
+    v16 a = v_min(v_set1(10.0f), v_abs(x));
+    v16 u = v_mul(a, a);
+    v16 s = v_set1(-0x1.732bcep-8f);
+    s = v_fma(s, u, v_set1(0x1.51904p-6f));
+    s = v_fma(s, u, v_set1(-0x1.b82628p-5f));
+    s = v_fma(s, u, v_set1(0x1.110684p-3f));
+    s = v_fma(s, u, v_set1(-0x1.55553p-2f));
+    s = v_fma(v_mul(s, u), a, a);
+    v16 e = v_exp_mid(v_add(a, a));
+    v16 tail = v_sub(v_set1(1.0f), v_div(v_set1(2.0f), v_add(e, v_set1(1.0f))));
+    return v_xor_sign(v_sel_lt(a, v_set1(0.625f), s, tail), x);
+}
+
+/* 1/(1 + e^-x), from e^-|x| on both sides so that nothing overflows; 0 below -87.33. */
+RP_V16_FN v16 v_sigmoid(v16 x)
+{
+    v16 e = v_exp_neg(v_neg(v_abs(x)));
+    v16 top = v_sel_lt(x, v_zero(), e, v_set1(1.0f));
+    return v_div(top, v_add(v_set1(1.0f), e));
+}
+
+/* relu(x) - a sigmoid(-y): x sigmoid(y) for an odd y(x) with y = y(a) of a = |x|. */
+RP_V16_FN v16 v_gate(v16 x, v16 a, v16 y)
+{
+    v16 e = v_exp_neg(v_neg(y));
+    v16 tail = v_div(e, v_add(v_set1(1.0f), e));
+    return v_fnma(a, tail, v_max(v_zero(), x));
+}
+
+/* x sigmoid(x); silu(-inf) = +0. */
+RP_V16_FN v16 v_silu(v16 x)
+{
+    v16 a = v_min(v_set1(88.0f), v_abs(x));
+    return v_gate(x, a, a);
+}
+
+/* x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) = x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3));
+ * gelu_tanh(-inf) = +0. */
+RP_V16_FN v16 v_gelu_tanh(v16 x)
+{
+    v16 a = v_min(v_set1(16.0f), v_abs(x));
+    v16 c = v_fma(v_mul(a, a), v_set1(0x1.2444f2p-4f), v_set1(0x1.988454p+0f));
+    return v_gate(x, a, v_mul(a, c));
+}
+
+#endif

@@ -7,5 +7,5 @@ if(xxHash_FOUND AND NOT TARGET xxHash::header)
     add_library(xxHash::header INTERFACE IMPORTED)
     set_target_properties(xxHash::header PROPERTIES
         INTERFACE_INCLUDE_DIRECTORIES ${xxHash_INCLUDE_DIR}
-        INTERFACE_COMPILE_DEFINITIONS XXH_INLINE_ALL)
+        INTERFACE_COMPILE_DEFINITIONS "XXH_INLINE_ALL=")
 endif()

@@ -1,7 +1,6 @@
 # rankplan-flags: how every C file of this project is compiled. Never installed: what a user of the
 # library compiles with is the user's affair.
 add_library(rankplan-flags INTERFACE)
-target_compile_features(rankplan-flags INTERFACE c_std_11)
 target_compile_definitions(rankplan-flags INTERFACE _POSIX_C_SOURCE=200809L)
 target_compile_options(rankplan-flags INTERFACE
     # The numeric contract: an fma happens where the source says fma, and nowhere else.

@@ -1,18 +1,18 @@
 /* Graphs: what a model computes, free of batch sizes, buckets and machines.
  *
  * A graph is a list of ops over values.  A value is rows x width of f32; its rows are the tokens of
- * the batch, its sequences, or its markers, so a graph never knows how large a batch is.  Weights live
- * in an rp_weights beside it and are named by index.
+ * the batch, its sequences, or its markers, so a graph never knows how large a batch is.  Weights
+ * live in an rp_weights beside it and are named by index.
  *
  * Building never fails half way: each function appends an op and returns the value it makes, or -1
- * after the first failure (out of memory), which rp_plan_compile() then reports.  Shapes, weights and
- * row kinds are checked when the graph is compiled, and every complaint begins "op N (name): ...".
+ * after the first failure (out of memory), which rp_plan_compile() then reports.  Shapes, weights
+ * and row kinds are checked when the graph is compiled, and every complaint begins "op N (name):
+ * ...".
  *
- *     rp_value x = rp_graph_embed(g, "embeddings.sum", 2, (rp_embed_table[]){{word, RP_INDEX_IDS, 0},
- *                                                              {pos, RP_INDEX_POSITION, 0}});
- *     x = rp_graph_layer_norm(g, "embeddings.norm", x, ln_w, ln_b, 1e-12f);
- *     rp_value h = rp_graph_gemm(g, "ffn.up", x, w1, b1, RP_ACT_GELU, -1);
- *     rp_graph_output(g, "hidden", h, RP_ROWS_TOKENS, 1536);
+ *     rp_value x = rp_graph_embed(g, "embeddings.sum", 2, (rp_embed_table[]){{word, RP_INDEX_IDS,
+ * 0}, {pos, RP_INDEX_POSITION, 0}}); x = rp_graph_layer_norm(g, "embeddings.norm", x, ln_w, ln_b,
+ * 1e-12f); rp_value h = rp_graph_gemm(g, "ffn.up", x, w1, b1, RP_ACT_GELU, -1); rp_graph_output(g,
+ * "hidden", h, RP_ROWS_TOKENS, 1536);
  */
 #ifndef RANKPLAN_GRAPH_H
 #define RANKPLAN_GRAPH_H
@@ -54,13 +54,10 @@ typedef enum rp_pooling {
     RP_POOL_LAST = 5           /* the last row */
 } rp_pooling;
 
-typedef enum rp_dtype {
-    RP_DTYPE_F32 = 0,
-    RP_DTYPE_F16 = 1,
-    RP_DTYPE_BF16 = 2
-} rp_dtype;
+typedef enum rp_dtype { RP_DTYPE_F32 = 0, RP_DTYPE_F16 = 1, RP_DTYPE_BF16 = 2 } rp_dtype;
 
-/* ---- weights ---------------------------------------------------------------------------------- */
+/* ---- weights ----------------------------------------------------------------------------------
+ */
 
 /* Where a weight's numbers come from: memory of the caller, or a function that reads them. */
 typedef struct rp_weight_part {
@@ -80,9 +77,9 @@ RP_API RP_CHECKED rp_status rp_weights_create(rp_weights **out, rp_error *err);
 RP_API void rp_weights_destroy(rp_weights *weights);
 
 /* Adds the weight `name`, [sum of rows, cols] (a vector has one row), made of n_parts parts, and
- * returns its index in *out.  Nothing is read yet: a weight is converted once, in the form in which a
- * graph uses it (packed panels for a GEMM, its own type for an embedding table, f32 for a vector),
- * when that graph is first compiled, and then shared by all plans.  The name is copied.
+ * returns its index in *out.  Nothing is read yet: a weight is converted once, in the form in which
+ * a graph uses it (packed panels for a GEMM, its own type for an embedding table, f32 for a
+ * vector), when that graph is first compiled, and then shared by all plans.  The name is copied.
  * RP_ERR_INVALID, RP_ERR_LIMIT (a size that wraps), RP_ERR_NOMEM.  Not thread-safe. */
 RP_API RP_CHECKED rp_status rp_weights_add(rp_weights *weights, const char *name, size_t cols,
                                            size_t n_parts, const rp_weight_part *parts,
@@ -91,14 +88,15 @@ RP_API RP_CHECKED rp_status rp_weights_add(rp_weights *weights, const char *name
 /* Bytes that the converted weights take. */
 RP_API uint64_t rp_weights_bytes(const rp_weights *weights);
 
-/* ---- graph ------------------------------------------------------------------------------------ */
+/* ---- graph ------------------------------------------------------------------------------------
+ */
 
 /* What an embedding table is indexed with. */
 typedef enum rp_index {
     RP_INDEX_IDS = 0,            /* the token id */
     RP_INDEX_POSITION = 1,       /* 0, 1, 2, ... within the sequence */
-    RP_INDEX_POSITION_NONPAD = 2 /* RoBERTa: parameter = pad id; a token that is not the pad counts up
-                                    from pad + 1, a pad token stays at pad */
+    RP_INDEX_POSITION_NONPAD = 2 /* RoBERTa: parameter = pad id; a token that is not the pad counts
+                                    up from pad + 1, a pad token stays at pad */
     ,
     RP_INDEX_TYPES = 3 /* the token's segment id (0 when the batch has none) */
 } rp_index;
@@ -114,8 +112,8 @@ typedef struct rp_embed_table {
 RP_API RP_CHECKED rp_status rp_graph_create(rp_graph **out, rp_error *err);
 RP_API void rp_graph_destroy(rp_graph *graph);
 
-/* Every op: `name` says which part of the model it is ("layers.3.attn.qkv"); it is copied, and is what
- * plans, digests, dumps and profiles show.  The comment gives the result's rows x width. */
+/* Every op: `name` says which part of the model it is ("layers.3.attn.qkv"); it is copied, and is
+ * what plans, digests, dumps and profiles show.  The comment gives the result's rows x width. */
 
 /* tokens x width: the sum, in the order given, of one row of each table. */
 RP_API rp_value rp_graph_embed(rp_graph *graph, const char *name, size_t n_tables,
@@ -125,22 +123,23 @@ RP_API rp_value rp_graph_embed(rp_graph *graph, const char *name, size_t n_table
 RP_API rp_value rp_graph_layer_norm(rp_graph *graph, const char *name, rp_value x, rp_weight w,
                                     rp_weight b, float eps);
 
-/* rows of a x n: activation(a w^T + b) + residual.  w is [n, width of a]; b is [1, n] or -1; residual is a
- * value of the same rows and width n, or -1. */
-RP_API rp_value rp_graph_gemm(rp_graph *graph, const char *name, rp_value a, rp_weight w, rp_weight b,
-                              rp_activation activation, rp_value residual);
+/* rows of a x n: activation(a w^T + b) + residual.  w is [n, width of a]; b is [1, n] or -1;
+ * residual is a value of the same rows and width n, or -1. */
+RP_API rp_value rp_graph_gemm(rp_graph *graph, const char *name, rp_value a, rp_weight w,
+                              rp_weight b, rp_activation activation, rp_value residual);
 
 /* Attention within each sequence, every row seeing every row. */
 typedef struct rp_attention {
     int32_t n_heads;
     int32_t head_dim;
-    float scale;        /* of the scores; 0 = 1/sqrt(head_dim) */
-    rp_weight rel_bias; /* MPNet: [buckets, n_heads] added to the scaled scores by T5's bidirectional
-                           buckets of key position - query position; -1 = none */
+    float scale;              /* of the scores; 0 = 1/sqrt(head_dim) */
+    rp_weight rel_bias;       /* MPNet: [buckets, n_heads] added to the scaled scores by T5's
+                                 bidirectional       buckets of key position - query position; -1 = none */
     int32_t rel_max_distance; /* with rel_bias: the distance of the last bucket (128) */
 } rp_attention;
 
-/* tokens x n_heads*head_dim.  qkv is tokens x 3*n_heads*head_dim: all heads of q, then k, then v. */
+/* tokens x n_heads*head_dim.  qkv is tokens x 3*n_heads*head_dim: all heads of q, then k, then v.
+ */
 RP_API rp_value rp_graph_attention(rp_graph *graph, const char *name, rp_value qkv,
                                    const rp_attention *options);
 
@@ -158,20 +157,22 @@ RP_API rp_value rp_graph_activation(rp_graph *graph, const char *name, rp_value 
 RP_API rp_value rp_graph_add(rp_graph *graph, const char *name, rp_value a, rp_value b);
 
 /* rows x sum of widths: the values side by side. */
-RP_API rp_value rp_graph_concat(rp_graph *graph, const char *name, size_t n, const rp_value *values);
+RP_API rp_value rp_graph_concat(rp_graph *graph, const char *name, size_t n,
+                                const rp_value *values);
 
 /* markers x width: the token row that each marker points to. */
 RP_API rp_value rp_graph_gather_markers(rp_graph *graph, const char *name, rp_value x);
 
-/* Names a result.  Its row kind and width are said here so that a graph that computes something else
- * is refused.  A graph needs at least one output. */
+/* Names a result.  Its row kind and width are said here so that a graph that computes something
+ * else is refused.  A graph needs at least one output. */
 RP_API void rp_graph_output(rp_graph *graph, const char *name, rp_value x, rp_rows rows,
                             size_t width);
 
 RP_API size_t rp_graph_n_ops(const rp_graph *graph);
 
-/* The text form: a line an op, stable from version to version, for eyes and for diff.  Writes at most
- * `size` bytes with the final 0 and returns the length that the whole text has (as snprintf does). */
+/* The text form: a line an op, stable from version to version, for eyes and for diff.  Writes at
+ * most `size` bytes with the final 0 and returns the length that the whole text has (as snprintf
+ * does). */
 RP_API size_t rp_graph_text(const rp_graph *graph, const rp_weights *weights, char *buffer,
                             size_t size);
 

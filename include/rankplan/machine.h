@@ -37,17 +37,17 @@ RP_API uint32_t rp_isa_detected(void);
  * silently replaced.  Any thread.  Does not allocate. */
 RP_API RP_CHECKED rp_status rp_isa_default(uint32_t *out, rp_error *err);
 
-/* The mask of a level by name: "scalar", "avx2", "avx-vnni", "avx512", "avx512-vnni", "amx", "neon",
- * "dotprod", "i8mm" or "max".  A level holds everything below it that the machine has.
- * RP_ERR_INVALID: no such name.  RP_ERR_UNSUPPORTED: this machine does not have it; the message says
- * why (no such instructions, not enabled by the system, tile permission refused). */
+/* The mask of a level by name: "scalar", "avx2", "avx-vnni", "avx512", "avx512-vnni", "amx",
+ * "neon", "dotprod", "i8mm" or "max".  A level holds everything below it that the machine has.
+ * RP_ERR_INVALID: no such name.  RP_ERR_UNSUPPORTED: this machine does not have it; the message
+ * says why (no such instructions, not enabled by the system, tile permission refused). */
 RP_API RP_CHECKED rp_status rp_isa_parse(const char *level, uint32_t *out, rp_error *err);
 
 /* The name of the highest level in the mask, e.g. "avx2".  Static string. */
 RP_API const char *rp_isa_name(uint32_t mask);
 
-/* How many processors this process may use: the least of its affinity mask and the CPU quotas of its
- * cgroup and all of that group's ancestors (v1 and v2), rounded down, at least 1. */
+/* How many processors this process may use: the least of its affinity mask and the CPU quotas of
+ * its cgroup and all of that group's ancestors (v1 and v2), rounded down, at least 1. */
 RP_API int rp_cpu_count(void);
 
 /* A pool of threads.  One region runs on it at a time; a second caller waits. */
@@ -58,7 +58,8 @@ typedef struct rp_pool_options {
     int n_threads;      /* with the caller; 0 = rp_cpu_count() */
     int pin;            /* 1 (default): each thread stays on one processor of the process's own set;
                            0: they float.  The calling thread is never pinned. */
-    unsigned spin_us;   /* how long an idle thread spins before it sleeps; default 50, 0 = sleep at once */
+    unsigned
+        spin_us; /* how long an idle thread spins before it sleeps; default 50, 0 = sleep at once */
 } rp_pool_options;
 
 /* Fills in the defaults above. */
@@ -67,7 +68,8 @@ RP_API void rp_pool_options_init(rp_pool_options *options);
 /* Makes a pool.  options may be NULL.  The calling thread of a run is one of the n_threads, so
  * n_threads - 1 threads are started; with 1 there are none.  Allocates.
  * Fails with RP_ERR_INVALID (a negative or absurd count), RP_ERR_NOMEM, RP_ERR_SYSTEM (threads).
- * A child process of fork() may use the pool: it starts threads of its own at its first run there. */
+ * A child process of fork() may use the pool: it starts threads of its own at its first run there.
+ */
 RP_API RP_CHECKED rp_status rp_pool_create(const rp_pool_options *options, rp_pool **out,
                                            rp_error *err);
 

@@ -1,16 +1,16 @@
 /* Models: a folder in Hugging Face layout, read into a graph and its weights.
  *
- * A folder holds config.json and model.safetensors (or shards with their index); a sentence-transformers
- * folder also modules.json and what it lists.  Files are untrusted: every size is checked, every config key
- * is used, known to be harmless, or refused by name; every tensor is used or listed (rp_model_note).
- * Nothing is ever downloaded.  Files are read, not mapped, so a file that is cut or changed later cannot
- * hurt a loaded model.
+ * A folder holds config.json and model.safetensors (or shards with their index); a
+ * sentence-transformers folder also modules.json and what it lists.  Files are untrusted: every
+ * size is checked, every config key is used, known to be harmless, or refused by name; every tensor
+ * is used or listed (rp_model_note). Nothing is ever downloaded.  Files are read, not mapped, so a
+ * file that is cut or changed later cannot hurt a loaded model.
  *
  * Outputs of a model's graph, by what it is:
- *     embedder        "embedding"  sequences x dimension (pooled, after Dense and Normalize modules)
- *     classifier      "logits"     sequences x labels
- *     (cross-encoder) "scores"     sequences x labels, logits through the model's own activation
- * and with RP_MODEL_ALL_OUTPUTS also "last" (tokens x hidden) and, where there is one, "pooler".
+ *     embedder        "embedding"  sequences x dimension (pooled, after Dense and Normalize
+ * modules) classifier      "logits"     sequences x labels (cross-encoder) "scores"     sequences x
+ * labels, logits through the model's own activation and with RP_MODEL_ALL_OUTPUTS also "last"
+ * (tokens x hidden) and, where there is one, "pooler".
  */
 #ifndef RANKPLAN_MODEL_H
 #define RANKPLAN_MODEL_H
@@ -50,10 +50,10 @@ typedef struct rp_model_options {
 
 RP_API void rp_model_options_init(rp_model_options *options);
 
-/* Loads the model in `folder`: reads, checks and converts everything, so that a loaded model needs no file
- * any more.  options may be NULL.  Allocates.
- * RP_ERR_IO, RP_ERR_FORMAT, RP_ERR_MISSING, RP_ERR_SHAPE, RP_ERR_UNSUPPORTED, RP_ERR_LIMIT, RP_ERR_NOMEM:
- * the message names the file and the key or tensor. */
+/* Loads the model in `folder`: reads, checks and converts everything, so that a loaded model needs
+ * no file any more.  options may be NULL.  Allocates. RP_ERR_IO, RP_ERR_FORMAT, RP_ERR_MISSING,
+ * RP_ERR_SHAPE, RP_ERR_UNSUPPORTED, RP_ERR_LIMIT, RP_ERR_NOMEM: the message names the file and the
+ * key or tensor. */
 RP_API RP_CHECKED rp_status rp_model_load(const char *folder, const rp_model_options *options,
                                           rp_model **out, rp_error *err);
 
@@ -66,25 +66,25 @@ typedef struct rp_model_info {
     const char *architecture; /* "BertForSequenceClassification" */
     rp_task task;
     size_t n_layers, hidden, n_heads, head_dim, intermediate, vocab_size;
-    size_t max_length;         /* tokens, specials included */
-    const char *max_length_source; /* which file and key said so */
-    size_t dimension;          /* of the embedding; 0 for classifiers */
-    size_t n_labels;           /* 0 for embedders */
+    size_t max_length;              /* tokens, specials included */
+    const char *max_length_source;  /* which file and key said so */
+    size_t dimension;               /* of the embedding; 0 for classifiers */
+    size_t n_labels;                /* 0 for embedders */
     rp_activation score_activation; /* what turns logits into scores */
-    const char *pooling;       /* "mean", "cls+max", ...; "" for classifiers */
-    int normalized;            /* the folder ends with a Normalize module */
+    const char *pooling;            /* "mean", "cls+max", ...; "" for classifiers */
+    int normalized;                 /* the folder ends with a Normalize module */
     rp_similarity similarity;
-    uint64_t n_parameters;     /* in the tensors that are used */
-    size_t n_type_ids;         /* rows of the segment table; 0 or 1: segments are ignored */
-    int32_t pad_id;            /* -1: none */
+    uint64_t n_parameters; /* in the tensors that are used */
+    size_t n_type_ids;     /* rows of the segment table; 0 or 1: segments are ignored */
+    int32_t pad_id;        /* -1: none */
     size_t n_notes;
 } rp_model_info;
 
 /* Strings belong to the model. */
 RP_API void rp_model_get_info(const rp_model *model, rp_model_info *out);
 
-/* The i-th thing that a user might want to know: a tensor that is not used, a default that was taken.
- * NULL when there is no i-th. */
+/* The i-th thing that a user might want to know: a tensor that is not used, a default that was
+ * taken. NULL when there is no i-th. */
 RP_API const char *rp_model_note(const rp_model *model, size_t i);
 
 /* Label i's name; NULL when there is none. */
@@ -98,8 +98,8 @@ RP_API const char *rp_model_prompt(const rp_model *model, const char *name);
 RP_API const rp_graph *rp_model_graph(const rp_model *model);
 RP_API rp_weights *rp_model_weights(const rp_model *model);
 
-/* The step of the graph whose result is hidden state `layer` (0 = after the embeddings, n = after layer n-1), or
- * NULL when there is none; for checks against a reference. */
+/* The step of the graph whose result is hidden state `layer` (0 = after the embeddings, n = after
+ * layer n-1), or NULL when there is none; for checks against a reference. */
 RP_API const char *rp_model_hidden_name(const rp_model *model, size_t layer);
 
 /* A tensor of a safetensors file, for reading test cases and reference outputs. */
@@ -113,16 +113,18 @@ typedef struct rp_tensor {
 } rp_tensor;
 
 /* Opens and checks a safetensors file (not sharded). */
-RP_API RP_CHECKED rp_status rp_tensor_file_open(const char *path, rp_tensor_file **out, rp_error *err);
+RP_API RP_CHECKED rp_status rp_tensor_file_open(const char *path, rp_tensor_file **out,
+                                                rp_error *err);
 RP_API void rp_tensor_file_close(rp_tensor_file *file);
 RP_API size_t rp_tensor_file_count(const rp_tensor_file *file);
 /* In the order of their data. RP_ERR_INVALID: no such index. */
-RP_API RP_CHECKED rp_status rp_tensor_file_get(const rp_tensor_file *file, size_t i, rp_tensor *out);
+RP_API RP_CHECKED rp_status rp_tensor_file_get(const rp_tensor_file *file, size_t i,
+                                               rp_tensor *out);
 /* RP_ERR_MISSING. */
 RP_API RP_CHECKED rp_status rp_tensor_file_find(const rp_tensor_file *file, const char *name,
                                                 rp_tensor *out, rp_error *err);
-/* Reads all elements, converted: floats from F32, F16, BF16 (and integers exactly representable); int32 from I32,
- * I64, U8, BOOL and integral floats; a value that does not fit is RP_ERR_FORMAT. */
+/* Reads all elements, converted: floats from F32, F16, BF16 (and integers exactly representable);
+ * int32 from I32, I64, U8, BOOL and integral floats; a value that does not fit is RP_ERR_FORMAT. */
 RP_API RP_CHECKED rp_status rp_tensor_file_read_f32(const rp_tensor_file *file, const char *name,
                                                     float *out, size_t n, rp_error *err);
 RP_API RP_CHECKED rp_status rp_tensor_file_read_i32(const rp_tensor_file *file, const char *name,

@@ -1,12 +1,12 @@
 /* Plans and sessions: a graph lowered for a bucket, and the object that runs it.
  *
- * A bucket is a capacity (tokens, sequences, markers).  A plan is a graph lowered for a bucket: a flat
- * list of steps over one arena, immutable, to be looked at and run by any number of sessions.  A session
- * is what one thread of requests has for itself: its arena, its scratch, and the few plans that it uses.
- * Weights are shared by all of them.
+ * A bucket is a capacity (tokens, sequences, markers).  A plan is a graph lowered for a bucket: a
+ * flat list of steps over one arena, immutable, to be looked at and run by any number of sessions.
+ * A session is what one thread of requests has for itself: its arena, its scratch, and the few
+ * plans that it uses. Weights are shared by all of them.
  *
- * A batch runs on the rows that it has, never on padding, and the bits of a sequence's result do not depend
- * on the bucket, the batch mates, their order, the threads or the machine.
+ * A batch runs on the rows that it has, never on padding, and the bits of a sequence's result do
+ * not depend on the bucket, the batch mates, their order, the threads or the machine.
  */
 #ifndef RANKPLAN_PLAN_H
 #define RANKPLAN_PLAN_H
@@ -23,7 +23,8 @@
 extern "C" {
 #endif
 
-/* ---- plans ------------------------------------------------------------------------------------ */
+/* ---- plans ------------------------------------------------------------------------------------
+ */
 
 typedef struct rp_plan rp_plan;
 
@@ -37,18 +38,19 @@ typedef struct rp_plan_options {
     size_t struct_size; /* sizeof(rp_plan_options) */
     uint32_t isa;       /* mask of what may be used; default RP_ISA_DEFAULT */
     bool no_fuse;       /* every activation and residual as a step of its own: slower, same bits */
-    rp_pool *pool;      /* converts weights in parallel; NULL: the caller alone.  Borrowed for the call. */
+    rp_pool
+        *pool; /* converts weights in parallel; NULL: the caller alone.  Borrowed for the call. */
 } rp_plan_options;
 
 RP_API void rp_plan_options_init(rp_plan_options *options);
 
-/* Lowers a graph for a bucket.  Checks every shape and weight; the first thing that does not match is
- * named with its op ("op 7 (layers.0.attn.qkv): gemm weight layers.0.attn.qkv.weight is [384, 384],
- * expected [1152, 384]").  Converts the weights that no plan used before.  The graph may go afterwards;
- * the weights must stay.  options may be NULL.  Allocates.  Plans of one rp_weights may be compiled
- * from several threads.
- * RP_ERR_SHAPE, RP_ERR_INVALID, RP_ERR_MISSING (no outputs), RP_ERR_LIMIT (sizes beyond 2^48 bytes,
- * with the bytes needed), RP_ERR_NOMEM, and what reading weights fails with. */
+/* Lowers a graph for a bucket.  Checks every shape and weight; the first thing that does not match
+ * is named with its op ("op 7 (layers.0.attn.qkv): gemm weight layers.0.attn.qkv.weight is [384,
+ * 384], expected [1152, 384]").  Converts the weights that no plan used before.  The graph may go
+ * afterwards; the weights must stay.  options may be NULL.  Allocates.  Plans of one rp_weights may
+ * be compiled from several threads. RP_ERR_SHAPE, RP_ERR_INVALID, RP_ERR_MISSING (no outputs),
+ * RP_ERR_LIMIT (sizes beyond 2^48 bytes, with the bytes needed), RP_ERR_NOMEM, and what reading
+ * weights fails with. */
 RP_API RP_CHECKED rp_status rp_plan_compile(const rp_graph *graph, rp_weights *weights,
                                             const rp_bucket *bucket, const rp_plan_options *options,
                                             rp_plan **out, rp_error *err);
@@ -61,19 +63,19 @@ typedef struct rp_plan_sizes {
     uint64_t arena_bytes;              /* once per session */
     uint64_t scratch_bytes_per_thread; /* once per session and thread of its pool */
     uint64_t plan_bytes;               /* the plan itself */
-    uint64_t flops_full;               /* of a full bucket in one sequence */
 } rp_plan_sizes;
 
 RP_API void rp_plan_get_sizes(const rp_plan *plan, rp_plan_sizes *out);
 
-/* The same sizes without converting a weight or allocating an arena: a dry run with all the checks of
- * rp_plan_compile. */
+/* The same sizes without converting a weight or allocating an arena: a dry run with all the checks
+ * of rp_plan_compile. */
 RP_API RP_CHECKED rp_status rp_plan_measure(const rp_graph *graph, const rp_weights *weights,
                                             const rp_bucket *bucket, const rp_plan_options *options,
                                             rp_plan_sizes *out, rp_error *err);
 
 /* The plan as text, a line a step: index, kind, name, arena offset, rows x width, kernel, flops and
- * bytes of a row.  Stable and diffable.  As snprintf: writes at most size bytes, returns the whole length. */
+ * bytes of a row.  Stable and diffable.  As snprintf: writes at most size bytes, returns the whole
+ * length. */
 RP_API size_t rp_plan_text(const rp_plan *plan, char *buffer, size_t size);
 
 /* One step of a plan.  Strings belong to the plan. */
@@ -90,7 +92,8 @@ RP_API size_t rp_plan_n_steps(const rp_plan *plan);
 /* RP_ERR_INVALID when there is no such step. */
 RP_API RP_CHECKED rp_status rp_plan_step(const rp_plan *plan, size_t index, rp_step_info *out);
 
-/* ---- batches ---------------------------------------------------------------------------------- */
+/* ---- batches ----------------------------------------------------------------------------------
+ */
 
 /* Sequences one after the other, nothing between them.  All arrays are borrowed for the call. */
 typedef struct rp_batch {
@@ -100,12 +103,17 @@ typedef struct rp_batch {
     const int32_t *cu;       /* n_seqs + 1 ascending: sequence s is ids[cu[s]] .. ids[cu[s+1]-1] */
     const int32_t *type_ids; /* segment of each token, or NULL for all 0 */
     const int32_t *markers;  /* positions within their own sequence, or NULL when there are none */
-    const int32_t *mcu;      /* n_seqs + 1: which markers belong to which sequence; NULL with markers */
+    const int32_t *mcu; /* n_seqs + 1: which markers belong to which sequence; NULL with markers */
 } rp_batch;
 
 RP_API void rp_batch_init(rp_batch *batch);
 
-/* ---- sessions --------------------------------------------------------------------------------- */
+/* Floating-point operations of a batch: two for each multiply-add of its products and of
+ * attention's, over the rows that it has.  The batch's cu (and mcu) must be in order. */
+RP_API uint64_t rp_plan_flops(const rp_plan *plan, const rp_batch *batch);
+
+/* ---- sessions ---------------------------------------------------------------------------------
+ */
 
 typedef struct rp_session rp_session;
 
@@ -116,46 +124,53 @@ typedef struct rp_session_options {
     bool no_fuse;
     const rp_bucket *buckets; /* what plans are made for; NULL: see rp_bucket_default(). Copied. */
     size_t n_buckets;
-    size_t max_plans; /* plans kept at a time, the least recently used goes first; default 8 */
+    size_t max_plans;  /* plans kept at a time, the least recently used goes first; default 8 */
     size_t max_tokens; /* of the default buckets; default 16384 */
+    bool poison; /* fill arena and scratch with NaNs before each run: slow, and shows anything that
+                    reads what it should not */
 } rp_session_options;
 
 RP_API void rp_session_options_init(rp_session_options *options);
 
-/* The i-th of the default buckets up to max_tokens: 16, 32, 64, ... tokens (and max_tokens itself), each
- * with as many sequences as half its tokens and as many markers as tokens.  False when there is no i-th. */
+/* The i-th of the default buckets up to max_tokens: 16, 32, 64, ... tokens (and max_tokens itself),
+ * each with as many sequences as half its tokens and as many markers as tokens.  False when there
+ * is no i-th. */
 RP_API bool rp_bucket_default(size_t i, size_t max_tokens, rp_bucket *out);
 
-/* The smallest bucket of the table that holds the batch sizes (least tokens, then sequences, then markers);
- * n when none does. */
+/* The smallest bucket of the table that holds the batch sizes (least tokens, then sequences, then
+ * markers); n when none does. */
 RP_API size_t rp_bucket_pick(const rp_bucket *table, size_t n, size_t tokens, size_t seqs,
                              size_t markers);
 
 /* A session over a graph and its weights, both borrowed until the session is destroyed.  Plans are
- * compiled at the first batch that needs them, arena and scratch grow to the largest bucket used so far.
- * One thread at a time may use a session; any number of sessions may share graph, weights and pool. */
+ * compiled at the first batch that needs them, arena and scratch grow to the largest bucket used so
+ * far. One thread at a time may use a session; any number of sessions may share graph, weights and
+ * pool. */
 RP_API RP_CHECKED rp_status rp_session_create(const rp_graph *graph, rp_weights *weights,
                                               const rp_session_options *options, rp_session **out,
                                               rp_error *err);
 RP_API void rp_session_destroy(rp_session *session);
 
-/* Makes everything ready that a batch of these sizes needs (plan, arena, scratch), so that running it
- * allocates nothing. */
+/* Makes everything ready that a batch of these sizes needs (plan, arena, scratch), so that running
+ * it allocates nothing. */
 RP_API RP_CHECKED rp_status rp_session_reserve(rp_session *session, size_t tokens, size_t seqs,
                                                size_t markers, rp_error *err);
 
-/* The plan that a batch of these sizes runs with (compiled if need be).  Belongs to the session; valid until
- * its next call. */
+/* The plan that a batch of these sizes runs with (compiled if need be).  Belongs to the session;
+ * valid until its next call. */
 RP_API RP_CHECKED rp_status rp_session_plan(rp_session *session, size_t tokens, size_t seqs,
                                             size_t markers, const rp_plan **out, rp_error *err);
 
 /* Runs a batch.  Allocates nothing when a batch of that bucket ran (or was reserved) before.
  * RP_ERR_INVALID (cu not ascending, an id outside its table, naming the sequence and token),
- * RP_ERR_BUCKET (no bucket holds it), RP_ERR_NONFINITE (a NaN or an infinity in an output, naming output and
- * row; outputs can still be read), RP_ERR_STOPPED (by the observer), and what compiling fails with. */
-RP_API RP_CHECKED rp_status rp_session_run(rp_session *session, const rp_batch *batch, rp_error *err);
+ * RP_ERR_BUCKET (no bucket holds it), RP_ERR_NONFINITE (a NaN or an infinity in an output, naming
+ * output and row; outputs can still be read), RP_ERR_STOPPED (by the observer), and what compiling
+ * fails with. */
+RP_API RP_CHECKED rp_status rp_session_run(rp_session *session, const rp_batch *batch,
+                                           rp_error *err);
 
-/* An output of the last run: rows x width, row-major, in the session's arena until its next call. */
+/* An output of the last run: rows x width, row-major, in the session's arena until its next call.
+ */
 typedef struct rp_view {
     const float *data;
     size_t rows, width;
@@ -166,11 +181,13 @@ typedef struct rp_view {
 RP_API RP_CHECKED rp_status rp_session_output(const rp_session *session, const char *name,
                                               rp_view *out, rp_error *err);
 
-/* ---- hooks ------------------------------------------------------------------------------------ */
+/* ---- hooks ------------------------------------------------------------------------------------
+ */
 
-/* Asked first, shown after: `want` says whether a step's result is to be shown (it costs nothing else),
- * `show` then sees it right after the step, before its memory is used again.  A status other than RP_OK from
- * show stops the run with RP_ERR_STOPPED.  Called on the thread that runs the session. */
+/* Asked first, shown after: `want` says whether a step's result is to be shown (it costs nothing
+ * else), `show` then sees it right after the step, before its memory is used again.  A status other
+ * than RP_OK from show stops the run with RP_ERR_STOPPED.  Called on the thread that runs the
+ * session. */
 typedef struct rp_observer {
     size_t struct_size; /* sizeof(rp_observer) */
     bool (*want)(void *context, const rp_step_info *step);
@@ -181,8 +198,8 @@ typedef struct rp_observer {
 /* Sets the observer of all later runs (copied); NULL takes it away. */
 RP_API void rp_session_observe(rp_session *session, const rp_observer *observer);
 
-/* The digest of a step: XXH3 (64 bit) of its live rows, as little-endian f32.  Of a run: XXH3 of the steps'
- * hashes in order, as little-endian u64. */
+/* The digest of a step: XXH3 (64 bit) of its live rows, as little-endian f32.  Of a run: XXH3 of
+ * the steps' hashes in order, as little-endian u64. */
 typedef struct rp_digest {
     size_t struct_size; /* sizeof(rp_digest) */
     size_t n_steps;     /* out: steps of the plan; hashes beyond capacity are not written */

@@ -14,8 +14,8 @@ extern "C" {
 
 /* RP_API marks what the shared library exports; RP_CHECKED results must be looked at. */
 #if defined(__GNUC__)
-#define RP_API __attribute__((visibility("default")))
-#define RP_CHECKED __attribute__((warn_unused_result))
+#define RP_API               __attribute__((visibility("default")))
+#define RP_CHECKED           __attribute__((warn_unused_result))
 #define RP_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 #else
 #define RP_API

@@ -1,0 +1,322 @@
+/* Compiling: check every op, lower those that an output needs, arrange the result. */
+#include "plan/plan.h"
+
+#include "plan/text.h"
+#include "pool/error.h"
+#include "pool/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void rp_plan_options_init(rp_plan_options *options)
+{
+    *options = (rp_plan_options){.struct_size = sizeof *options, .isa = RP_ISA_DEFAULT};
+}
+
+size_t rp_bucket_rows(const rp_bucket *bucket, rp_rows rows)
+{
+    switch (rows) {
+    case RP_ROWS_TOKENS: return bucket->tokens;
+    case RP_ROWS_SEQS: return bucket->seqs;
+    case RP_ROWS_MARKERS: return bucket->markers;
+    }
+    return 0;
+}
+
+void rp_plan_destroy(rp_plan *plan)
+{
+    if (!plan)
+        return;
+    for (size_t s = 0; s < plan->n_steps; s++)
+        if (plan->steps[s].op == RP_OP_ATTENTION)
+            rp_aligned_free(plan->steps[s].p.attention.rel);
+    free(plan->steps);
+    free(plan->slots);
+    free(plan->segments);
+    free(plan->outputs);
+    free(plan->names);
+    free(plan);
+}
+
+static rp_status check_output(const struct rp_lowering *l, const struct rp_graph_output *o,
+                              rp_error *err)
+{
+    if (o->value < 0 || (size_t)o->value >= l->graph->n_nodes)
+        return rp_fail(err, RP_ERR_INVALID, "output %s: there is no value %d", o->name, o->value);
+    const struct rp_shape s = l->shapes[o->value];
+    if (s.rows != o->rows || s.width != o->width)
+        return rp_fail(err, RP_ERR_SHAPE, "output %s: op %d (%s) is %s x %zu, expected %s x %zu",
+                       o->name, o->value, l->graph->nodes[o->value].name, rp_rows_name(s.rows),
+                       s.width, rp_rows_name(o->rows), o->width);
+    return RP_OK;
+}
+
+static rp_status check_graph(struct rp_lowering *l, rp_error *err)
+{
+    const rp_graph *graph = l->graph;
+    if (graph->failed.status != RP_OK)
+        return rp_fail(err, graph->failed.status, "%s", graph->failed.message);
+    for (size_t i = 0; i < graph->n_nodes; i++)
+        RP_TRY(rp_op_check(l, i, err));
+    if (graph->n_outputs == 0)
+        return rp_fail(err, RP_ERR_MISSING, "the graph has no outputs");
+    for (size_t i = 0; i < graph->n_outputs; i++)
+        RP_TRY(check_output(l, &graph->outputs[i], err));
+    return RP_OK;
+}
+
+static void find_needed(struct rp_lowering *l)
+{
+    const rp_graph *graph = l->graph;
+    for (size_t i = 0; i < graph->n_outputs; i++)
+        l->needed[graph->outputs[i].value] = true;
+    for (size_t i = graph->n_nodes; i-- > 0;)
+        for (size_t k = 0; l->needed[i] && k < graph->nodes[i].n_in; k++)
+            l->needed[graph->nodes[i].in[k]] = true;
+}
+
+/* Room for the most that lowering can make: three steps an op, each with a name; and table names.
+ */
+static bool make_room(struct rp_lowering *l)
+{
+    const rp_graph *graph = l->graph;
+    rp_plan *plan = l->plan;
+    const size_t steps = 3 * graph->n_nodes;
+    size_t bytes = 1;
+    for (size_t i = 0; i < graph->n_nodes; i++) {
+        bytes += 3 * (strlen(graph->nodes[i].name) + 8);
+        for (size_t t = 0; graph->nodes[i].op == RP_OP_EMBED && t < graph->nodes[i].p.embed.n; t++)
+            bytes +=
+                strlen(
+                    rp_weights_entry(l->weights, graph->nodes[i].p.embed.tables[t].table)->name) +
+                1;
+    }
+    for (size_t i = 0; i < graph->n_outputs; i++)
+        bytes += strlen(graph->outputs[i].name) + 1;
+    plan->steps = calloc(steps, sizeof *plan->steps);
+    plan->slots = calloc(steps, sizeof *plan->slots);
+    plan->segments = calloc(steps, sizeof *plan->segments);
+    plan->outputs = calloc(graph->n_outputs, sizeof *plan->outputs);
+    plan->names = malloc(bytes);
+    plan->names_bytes = bytes;
+    return plan->steps && plan->slots && plan->segments && plan->outputs && plan->names;
+}
+
+static void lower_outputs(struct rp_lowering *l)
+{
+    rp_plan *plan = l->plan;
+    for (size_t i = 0; i < l->graph->n_outputs; i++) {
+        const struct rp_graph_output *o = &l->graph->outputs[i];
+        char *name = plan->names + l->names_used;
+        l->names_used += strlen(o->name) + 1;
+        strcpy(name, o->name);
+        plan->outputs[plan->n_outputs++] =
+            (struct rp_plan_output){.name = name, .slot = l->slot_of[o->value]};
+        plan->slots[l->slot_of[o->value]].is_output = true;
+    }
+}
+
+static rp_status lower_graph(struct rp_lowering *l, rp_error *err)
+{
+    const rp_graph *graph = l->graph;
+    if (!make_room(l))
+        return rp_fail(err, RP_ERR_NOMEM, "no memory for a plan of %zu ops", graph->n_nodes);
+    find_needed(l);
+    for (size_t i = 0; i < graph->n_nodes; i++) {
+        l->slot_of[i] = -1;
+        if (l->needed[i])
+            RP_TRY(rp_op_lower(l, i, err));
+    }
+    lower_outputs(l);
+    return rp_plan_arrange(l->plan, err);
+}
+
+static rp_status check_bucket(const rp_bucket *b, rp_error *err)
+{
+    if (b->tokens > INT32_MAX || b->seqs > INT32_MAX || b->markers > INT32_MAX)
+        return rp_fail(err, RP_ERR_LIMIT, "bucket %zu,%zu,%zu: at most %d of each", b->tokens,
+                       b->seqs, b->markers, INT32_MAX);
+    if (b->tokens == 0 || b->seqs == 0)
+        return rp_fail(err, RP_ERR_INVALID, "bucket %zu,%zu,%zu holds no tokens or no sequences",
+                       b->tokens, b->seqs, b->markers);
+    return RP_OK;
+}
+
+static rp_status choose_kernels(rp_plan *plan, uint32_t isa, rp_error *err)
+{
+    if (isa == RP_ISA_DEFAULT)
+        RP_TRY(rp_isa_default(&isa, err));
+    plan->isa = isa & rp_isa_detected();
+    plan->gemm = rp_gemm_select(plan->isa);
+    plan->ops = rp_ops_select(plan->isa);
+    plan->attention = rp_attention_select(plan->isa);
+    return RP_OK;
+}
+
+static rp_status build(struct rp_lowering *l, const rp_plan_options *options, rp_error *err)
+{
+    const size_t n = l->graph->n_nodes;
+    l->shapes = calloc(n + 1, sizeof *l->shapes);
+    l->slot_of = calloc(n + 1, sizeof *l->slot_of);
+    l->needed = calloc(n + 1, sizeof *l->needed);
+    rp_status status;
+    if (!l->shapes || !l->slot_of || !l->needed)
+        status = rp_fail(err, RP_ERR_NOMEM, "no memory to lower %zu ops", n);
+    else
+        status = choose_kernels(l->plan, options->isa, err);
+    if (status == RP_OK)
+        status = check_graph(l, err);
+    if (status == RP_OK)
+        status = lower_graph(l, err);
+    free(l->shapes);
+    free(l->slot_of);
+    free(l->needed);
+    return status;
+}
+
+/* Compiles into *out; weights are converted only when `make` is given. */
+static rp_status compile(const rp_graph *graph, const rp_weights *weights, rp_weights *make,
+                         const rp_bucket *bucket, const rp_plan_options *options, rp_plan **out,
+                         rp_error *err)
+{
+    rp_plan_options defaults;
+    rp_plan_options_init(&defaults);
+    if (!options)
+        options = &defaults;
+    if (options->struct_size != sizeof *options)
+        return rp_fail(err, RP_ERR_INVALID, "rp_plan_options has struct_size %zu, expected %zu",
+                       options->struct_size, sizeof *options);
+    RP_TRY(check_bucket(bucket, err));
+    rp_plan *plan = calloc(1, sizeof *plan);
+    if (!plan)
+        return rp_fail(err, RP_ERR_NOMEM, "no memory for a plan");
+    plan->bucket = *bucket;
+    struct rp_lowering l = {.graph = graph,
+                            .weights = weights,
+                            .make = make,
+                            .pool = options->pool,
+                            .no_fuse = options->no_fuse,
+                            .plan = plan};
+    const rp_status status = build(&l, options, err);
+    if (status != RP_OK) {
+        rp_plan_destroy(plan);
+        return status;
+    }
+    *out = plan;
+    return RP_OK;
+}
+
+rp_status rp_plan_compile(const rp_graph *graph, rp_weights *weights, const rp_bucket *bucket,
+                          const rp_plan_options *options, rp_plan **out, rp_error *err)
+{
+    return compile(graph, weights, weights, bucket, options, out, err);
+}
+
+rp_status rp_plan_measure(const rp_graph *graph, const rp_weights *weights, const rp_bucket *bucket,
+                          const rp_plan_options *options, rp_plan_sizes *out, rp_error *err)
+{
+    rp_plan *plan;
+    RP_TRY(compile(graph, weights, NULL, bucket, options, &plan, err));
+    rp_plan_get_sizes(plan, out);
+    rp_plan_destroy(plan);
+    return RP_OK;
+}
+
+/* ---- looking at a plan -------------------------------------------------------------------------
+ */
+
+void rp_plan_get_sizes(const rp_plan *plan, rp_plan_sizes *out)
+{
+    const size_t steps = 3 * plan->n_steps;
+    *out = (rp_plan_sizes){
+        .arena_bytes = plan->arena_bytes,
+        .scratch_bytes_per_thread = plan->scratch_bytes,
+        .plan_bytes = sizeof *plan + plan->names_bytes +
+                      steps * (sizeof *plan->steps + sizeof *plan->slots + sizeof *plan->segments)};
+}
+
+uint64_t rp_plan_flops(const rp_plan *plan, const rp_batch *batch)
+{
+    uint64_t sum = 0, pairs = 0;
+    const size_t tokens = (size_t)batch->cu[batch->n_seqs];
+    const size_t markers = batch->mcu ? (size_t)batch->mcu[batch->n_seqs] : 0;
+    const rp_bucket live = {tokens, batch->n_seqs, markers};
+    for (size_t s = 0; s < batch->n_seqs; s++) {
+        const uint64_t len = (uint64_t)(batch->cu[s + 1] - batch->cu[s]);
+        pairs += len * len;
+    }
+    for (size_t s = 0; s < plan->n_steps; s++) {
+        const struct rp_step *step = &plan->steps[s];
+        if (step->op == RP_OP_ATTENTION)
+            sum += step->flops_per_row * pairs;
+        else if (step->op == RP_OP_GEMM)
+            sum += step->flops_per_row * rp_bucket_rows(&live, step->rows);
+    }
+    return sum;
+}
+
+size_t rp_plan_n_steps(const rp_plan *plan)
+{
+    return plan->n_steps;
+}
+
+rp_status rp_plan_step(const rp_plan *plan, size_t index, rp_step_info *out)
+{
+    if (index >= plan->n_steps)
+        return RP_ERR_INVALID;
+    const struct rp_step *step = &plan->steps[index];
+    *out = (rp_step_info){.index = index,
+                          .name = step->name,
+                          .kind = rp_op_name(step->op),
+                          .kernel = step->kernel,
+                          .rows = step->rows,
+                          .width = step->width};
+    return RP_OK;
+}
+
+static const char *fused_activation(const struct rp_step *step)
+{
+    if (step->op == RP_OP_GEMM && step->p.gemm.activation != RP_ACT_NONE)
+        return rp_activation_name(step->p.gemm.activation);
+    return NULL;
+}
+
+size_t rp_plan_text(const rp_plan *plan, char *buffer, size_t size)
+{
+    struct rp_text t = rp_text_init(buffer, size);
+    rp_text_add(
+        &t,
+        "plan for %zu tokens, %zu seqs, %zu markers: arena %llu bytes, scratch %llu per thread\n",
+        plan->bucket.tokens, plan->bucket.seqs, plan->bucket.markers,
+        (unsigned long long)plan->arena_bytes, (unsigned long long)plan->scratch_bytes);
+    for (size_t g = 0; g < plan->n_segments; g++) {
+        const struct rp_segment *seg = &plan->segments[g];
+        if (seg->by_row)
+            rp_text_add(&t, "segment %zu: %s, chunks of up to %zu rows\n", g,
+                        rp_rows_name(seg->rows), seg->chunk_rows);
+        else
+            rp_text_add(&t, "segment %zu: %s\n", g, rp_rows_name(seg->rows));
+        for (size_t s = seg->first; s < seg->end; s++) {
+            const struct rp_step *step = &plan->steps[s];
+            const struct rp_slot *slot = &plan->slots[step->out];
+            rp_text_add(&t, "%4zu %-14s %-28s @%-10llu %s x %-6zu", s, rp_op_name(step->op),
+                        step->name, (unsigned long long)slot->offset[RP_BY_STEP],
+                        rp_rows_name(step->rows), step->width);
+            if (fused_activation(step))
+                rp_text_add(&t, " +%s", fused_activation(step));
+            if (step->op == RP_OP_GEMM && step->n_in == 2)
+                rp_text_add(&t, " +residual");
+            rp_text_add(&t, " %s flops/row=%llu%s bytes/row=%llu", step->kernel,
+                        (unsigned long long)step->flops_per_row,
+                        step->op == RP_OP_ATTENTION ? "/key" : "",
+                        (unsigned long long)step->bytes_per_row);
+            if (step->bytes_fixed)
+                rp_text_add(&t, " weight_bytes=%llu", (unsigned long long)step->bytes_fixed);
+            rp_text_add(&t, "\n");
+        }
+    }
+    for (size_t i = 0; i < plan->n_outputs; i++)
+        rp_text_add(&t, "output %s: step %zu\n", plan->outputs[i].name,
+                    plan->slots[plan->outputs[i].slot].first);
+    return t.length;
+}

@@ -1,0 +1,288 @@
+/* Building a graph: nodes are appended, nothing is judged yet.
+ *
+ * A builder call that runs out of memory leaves its reason in graph->failed and returns -1, and so
+ * does every later one; rp_plan_compile() reports it.  So building code needs no error paths of its
+ * own.
+ */
+#include "plan/graph.h"
+
+#include "plan/text.h"
+#include "plan/weights.h"
+#include "pool/error.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+rp_status rp_graph_create(rp_graph **out, rp_error *err)
+{
+    rp_graph *graph = calloc(1, sizeof *graph);
+    if (!graph)
+        return rp_fail(err, RP_ERR_NOMEM, "no memory for a graph");
+    *out = graph;
+    return RP_OK;
+}
+
+void rp_graph_destroy(rp_graph *graph)
+{
+    if (!graph)
+        return;
+    for (size_t i = 0; i < graph->n_nodes; i++)
+        free(graph->nodes[i].name);
+    for (size_t i = 0; i < graph->n_outputs; i++)
+        free(graph->outputs[i].name);
+    free(graph->nodes);
+    free(graph->outputs);
+    free(graph);
+}
+
+size_t rp_graph_n_ops(const rp_graph *graph)
+{
+    return graph->n_nodes;
+}
+
+/* Room for one more element; the old array stays when there is no memory. */
+static void *grow(void *array, size_t n, size_t *cap, size_t size)
+{
+    if (n < *cap)
+        return array;
+    const size_t want = *cap ? *cap * 2 : 16;
+    void *p = realloc(array, want * size);
+    if (p)
+        *cap = want;
+    return p;
+}
+
+/* Appends a node with its name; NULL after any failure. */
+static struct rp_node *append(rp_graph *graph, enum rp_op op, const char *name)
+{
+    if (graph->failed.status != RP_OK)
+        return NULL;
+    struct rp_node *nodes =
+        grow(graph->nodes, graph->n_nodes, &graph->cap_nodes, sizeof *graph->nodes);
+    char *copy = strdup(name ? name : rp_op_name(op));
+    if (nodes)
+        graph->nodes = nodes;
+    if (!nodes || !copy) {
+        free(copy);
+        (void)rp_fail(&graph->failed, RP_ERR_NOMEM, "op %zu (%s): no memory", graph->n_nodes,
+                      name ? name : rp_op_name(op));
+        return NULL;
+    }
+    struct rp_node *node = &graph->nodes[graph->n_nodes++];
+    memset(node, 0, sizeof *node);
+    node->op = op;
+    node->name = copy;
+    node->weight[0] = node->weight[1] = -1;
+    for (size_t i = 0; i < RP_NODE_MAX_INPUTS; i++)
+        node->in[i] = -1;
+    return node;
+}
+
+static rp_value value_of(const rp_graph *graph, const struct rp_node *node)
+{
+    return node ? (rp_value)(node - graph->nodes) : -1;
+}
+
+/* A node with one input, which most of them are. */
+static struct rp_node *append_unary(rp_graph *graph, enum rp_op op, const char *name, rp_value x)
+{
+    struct rp_node *node = append(graph, op, name);
+    if (node) {
+        node->in[0] = x;
+        node->n_in = 1;
+    }
+    return node;
+}
+
+rp_value rp_graph_embed(rp_graph *graph, const char *name, size_t n_tables,
+                        const rp_embed_table *tables)
+{
+    struct rp_node *node = append(graph, RP_OP_EMBED, name);
+    if (!node)
+        return -1;
+    node->p.embed.n = n_tables; /* a count over the maximum is refused when compiled */
+    for (size_t i = 0; i < n_tables && i < RP_EMBED_MAX_TABLES; i++)
+        node->p.embed.tables[i] = tables[i];
+    return value_of(graph, node);
+}
+
+rp_value rp_graph_layer_norm(rp_graph *graph, const char *name, rp_value x, rp_weight w,
+                             rp_weight b, float eps)
+{
+    struct rp_node *node = append_unary(graph, RP_OP_LAYER_NORM, name, x);
+    if (node) {
+        node->weight[0] = w;
+        node->weight[1] = b;
+        node->p.eps = eps;
+    }
+    return value_of(graph, node);
+}
+
+rp_value rp_graph_gemm(rp_graph *graph, const char *name, rp_value a, rp_weight w, rp_weight b,
+                       rp_activation activation, rp_value residual)
+{
+    struct rp_node *node = append_unary(graph, RP_OP_GEMM, name, a);
+    if (node) {
+        node->weight[0] = w;
+        node->weight[1] = b;
+        node->p.activation = activation;
+        if (residual != -1) {
+            node->in[1] = residual;
+            node->n_in = 2;
+        }
+    }
+    return value_of(graph, node);
+}
+
+rp_value rp_graph_attention(rp_graph *graph, const char *name, rp_value qkv,
+                            const rp_attention *options)
+{
+    struct rp_node *node = append_unary(graph, RP_OP_ATTENTION, name, qkv);
+    if (node) {
+        node->p.attention = *options;
+        node->weight[0] = options->rel_bias;
+    }
+    return value_of(graph, node);
+}
+
+rp_value rp_graph_pool(rp_graph *graph, const char *name, rp_value x, rp_pooling pooling)
+{
+    struct rp_node *node = append_unary(graph, RP_OP_POOL, name, x);
+    if (node)
+        node->p.pooling = pooling;
+    return value_of(graph, node);
+}
+
+rp_value rp_graph_l2_norm(rp_graph *graph, const char *name, rp_value x, float eps)
+{
+    struct rp_node *node = append_unary(graph, RP_OP_L2_NORM, name, x);
+    if (node)
+        node->p.eps = eps;
+    return value_of(graph, node);
+}
+
+rp_value rp_graph_activation(rp_graph *graph, const char *name, rp_value x,
+                             rp_activation activation)
+{
+    struct rp_node *node = append_unary(graph, RP_OP_ACTIVATION, name, x);
+    if (node)
+        node->p.activation = activation;
+    return value_of(graph, node);
+}
+
+rp_value rp_graph_add(rp_graph *graph, const char *name, rp_value a, rp_value b)
+{
+    struct rp_node *node = append_unary(graph, RP_OP_ADD, name, a);
+    if (node) {
+        node->in[1] = b;
+        node->n_in = 2;
+    }
+    return value_of(graph, node);
+}
+
+rp_value rp_graph_concat(rp_graph *graph, const char *name, size_t n, const rp_value *values)
+{
+    struct rp_node *node = append(graph, RP_OP_CONCAT, name);
+    if (!node)
+        return -1;
+    node->n_in = n; /* a count over the maximum is refused when compiled */
+    for (size_t i = 0; i < n && i < RP_NODE_MAX_INPUTS; i++)
+        node->in[i] = values[i];
+    return value_of(graph, node);
+}
+
+rp_value rp_graph_gather_markers(rp_graph *graph, const char *name, rp_value x)
+{
+    return value_of(graph, append_unary(graph, RP_OP_GATHER_MARKERS, name, x));
+}
+
+void rp_graph_output(rp_graph *graph, const char *name, rp_value x, rp_rows rows, size_t width)
+{
+    if (graph->failed.status != RP_OK)
+        return;
+    struct rp_graph_output *outputs =
+        grow(graph->outputs, graph->n_outputs, &graph->cap_outputs, sizeof *graph->outputs);
+    char *copy = strdup(name);
+    if (outputs)
+        graph->outputs = outputs;
+    if (!outputs || !copy) {
+        free(copy);
+        (void)rp_fail(&graph->failed, RP_ERR_NOMEM, "output %s: no memory", name);
+        return;
+    }
+    graph->outputs[graph->n_outputs++] =
+        (struct rp_graph_output){.name = copy, .value = x, .rows = rows, .width = width};
+}
+
+/* ---- text -------------------------------------------------------------------------------------
+ */
+
+static const char *index_name(rp_index index)
+{
+    switch (index) {
+    case RP_INDEX_IDS: return "ids";
+    case RP_INDEX_POSITION: return "position";
+    case RP_INDEX_POSITION_NONPAD: return "position_nonpad";
+    case RP_INDEX_TYPES: return "types";
+    }
+    return "?";
+}
+
+static void text_weight(struct rp_text *t, const rp_weights *weights, const char *label,
+                        rp_weight w)
+{
+    const struct rp_weight_entry *e = rp_weights_entry(weights, w);
+    if (e)
+        rp_text_add(t, " %s=%s[%zu,%zu]", label, e->name, e->rows, e->cols);
+    else if (w != -1)
+        rp_text_add(t, " %s=weight %d", label, w);
+}
+
+static void text_node(struct rp_text *t, const rp_weights *weights, const struct rp_node *node)
+{
+    for (size_t i = 0; i < node->n_in && i < RP_NODE_MAX_INPUTS; i++)
+        rp_text_add(t, " %%%d", node->in[i]);
+    switch (node->op) {
+    case RP_OP_EMBED:
+        for (size_t i = 0; i < node->p.embed.n && i < RP_EMBED_MAX_TABLES; i++) {
+            const rp_embed_table *table = &node->p.embed.tables[i];
+            text_weight(t, weights, index_name(table->index), table->table);
+            if (table->index == RP_INDEX_POSITION_NONPAD)
+                rp_text_add(t, " pad=%d", table->parameter);
+        }
+        break;
+    case RP_OP_LAYER_NORM:
+    case RP_OP_L2_NORM:
+        rp_text_add(t, " eps=");
+        rp_text_float(t, node->p.eps);
+        break;
+    case RP_OP_GEMM:
+    case RP_OP_ACTIVATION: rp_text_add(t, " act=%s", rp_activation_name(node->p.activation)); break;
+    case RP_OP_POOL: rp_text_add(t, " mode=%s", rp_pooling_name(node->p.pooling)); break;
+    case RP_OP_ATTENTION:
+        rp_text_add(t, " heads=%dx%d scale=", node->p.attention.n_heads,
+                    node->p.attention.head_dim);
+        rp_text_float(t, node->p.attention.scale);
+        break;
+    default: break;
+    }
+    text_weight(t, weights, node->op == RP_OP_ATTENTION ? "rel" : "w", node->weight[0]);
+    text_weight(t, weights, "b", node->weight[1]);
+}
+
+size_t rp_graph_text(const rp_graph *graph, const rp_weights *weights, char *buffer, size_t size)
+{
+    struct rp_text t = rp_text_init(buffer, size);
+    for (size_t i = 0; i < graph->n_nodes; i++) {
+        const struct rp_node *node = &graph->nodes[i];
+        rp_text_add(&t, "%%%zu = %s \"%s\"", i, rp_op_name(node->op), node->name);
+        text_node(&t, weights, node);
+        rp_text_add(&t, "\n");
+    }
+    for (size_t i = 0; i < graph->n_outputs; i++) {
+        const struct rp_graph_output *o = &graph->outputs[i];
+        rp_text_add(&t, "output \"%s\" %%%d %s x %zu\n", o->name, o->value, rp_rows_name(o->rows),
+                    o->width);
+    }
+    return t.length;
+}

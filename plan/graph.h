@@ -1,0 +1,62 @@
+/* The graph as plan/ sees it: a list of nodes, each making the value of its own number. */
+#ifndef RP_PLAN_GRAPH_H
+#define RP_PLAN_GRAPH_H
+
+#include <rankplan/graph.h>
+
+#define RP_NODE_MAX_INPUTS 8
+
+/* Every op of the IR.  plan/op.c has the row of each: name, check, lowering. */
+enum rp_op {
+    RP_OP_EMBED,
+    RP_OP_LAYER_NORM,
+    RP_OP_GEMM,
+    RP_OP_ATTENTION,
+    RP_OP_POOL,
+    RP_OP_L2_NORM,
+    RP_OP_ACTIVATION,
+    RP_OP_ADD,
+    RP_OP_CONCAT,
+    RP_OP_GATHER_MARKERS,
+    RP_OP_COUNT
+};
+
+struct rp_node {
+    enum rp_op op;
+    char *name;
+    rp_value in[RP_NODE_MAX_INPUTS]; /* a GEMM's second input is its residual, -1 for none */
+    size_t n_in;
+    rp_weight weight[2]; /* w and b; -1 for none */
+    union {
+        struct {
+            rp_embed_table tables[RP_EMBED_MAX_TABLES];
+            size_t n;
+        } embed;
+        float eps;
+        rp_activation activation;
+        rp_pooling pooling;
+        rp_attention attention;
+    } p;
+};
+
+struct rp_graph_output {
+    char *name;
+    rp_value value;
+    rp_rows rows;
+    size_t width;
+};
+
+struct rp_graph {
+    struct rp_node *nodes;
+    size_t n_nodes, cap_nodes;
+    struct rp_graph_output *outputs;
+    size_t n_outputs, cap_outputs;
+    rp_error failed; /* the first failure of building; RP_OK when there was none */
+};
+
+const char *rp_op_name(enum rp_op op);
+const char *rp_rows_name(rp_rows rows);
+const char *rp_activation_name(rp_activation activation);
+const char *rp_pooling_name(rp_pooling pooling);
+
+#endif

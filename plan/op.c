@@ -1,0 +1,582 @@
+/* The ops: what each one is called, what it checks, and the steps it becomes.
+ *
+ * A new op is a row of the table below with its two functions, and a step function in plan/steps.c.
+ */
+#include "plan/plan.h"
+
+#include "pool/error.h"
+#include "pool/memory.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Every complaint about a node begins the same way. */
+#define FAIL_NODE(err, status, l, i, ...)                                                          \
+    fail_node(err, status, (l)->graph->nodes[i].name, i, __VA_ARGS__)
+
+static RP_PRINTF(5, 6) rp_status
+    fail_node(rp_error *err, rp_status status, const char *name, size_t i, const char *fmt, ...)
+{
+    char what[RP_ERROR_MESSAGE_BYTES];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(what, sizeof what, fmt, args);
+    va_end(args);
+    return rp_fail(err, status, "op %zu (%s): %s", i, name, what);
+}
+
+/* ---- checks shared by ops ----------------------------------------------------------------------
+ */
+
+/* The weight is there and is [rows, cols]. */
+static rp_status check_weight(const struct rp_lowering *l, size_t i, const char *what, rp_weight w,
+                              size_t rows, size_t cols, rp_error *err)
+{
+    const struct rp_weight_entry *e = rp_weights_entry(l->weights, w);
+    if (!e)
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i, "there is no weight %d for %s", w, what);
+    if (e->rows != rows || e->cols != cols)
+        return FAIL_NODE(err, RP_ERR_SHAPE, l, i, "%s %s is [%zu, %zu], expected [%zu, %zu]", what,
+                         e->name, e->rows, e->cols, rows, cols);
+    return RP_OK;
+}
+
+static rp_status check_vector(const struct rp_lowering *l, size_t i, const char *what, rp_weight w,
+                              size_t width, rp_error *err)
+{
+    return w == -1 ? RP_OK : check_weight(l, i, what, w, 1, width, err);
+}
+
+static rp_status check_rows(const struct rp_lowering *l, size_t i, struct rp_shape found,
+                            rp_rows wanted, rp_error *err)
+{
+    if (found.rows != wanted)
+        return FAIL_NODE(err, RP_ERR_SHAPE, l, i, "its input has a row per %s, expected %s",
+                         rp_rows_name(found.rows), rp_rows_name(wanted));
+    return RP_OK;
+}
+
+static rp_status check_activation(const struct rp_lowering *l, size_t i, rp_activation a,
+                                  rp_error *err)
+{
+    if ((int)a < RP_ACT_NONE || a > RP_ACT_SIGMOID)
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i, "there is no activation %d", (int)a);
+    return RP_OK;
+}
+
+static rp_status check_eps(const struct rp_lowering *l, size_t i, float eps, rp_error *err)
+{
+    if (!(eps >= 0) || isinf(eps))
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i, "eps must be finite and not negative");
+    return RP_OK;
+}
+
+static struct rp_shape input(const struct rp_lowering *l, size_t i, size_t k)
+{
+    return l->shapes[l->graph->nodes[i].in[k]];
+}
+
+/* ---- check functions, one per op ---------------------------------------------------------------
+ */
+
+static rp_status check_embed(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const struct rp_node *node = &l->graph->nodes[i];
+    if (node->p.embed.n == 0 || node->p.embed.n > RP_EMBED_MAX_TABLES)
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i, "%zu tables, expected 1 to %d", node->p.embed.n,
+                         RP_EMBED_MAX_TABLES);
+    size_t width = 0;
+    for (size_t t = 0; t < node->p.embed.n; t++) {
+        const rp_embed_table *table = &node->p.embed.tables[t];
+        const struct rp_weight_entry *e = rp_weights_entry(l->weights, table->table);
+        if (!e)
+            return FAIL_NODE(err, RP_ERR_INVALID, l, i, "there is no weight %d for table %zu",
+                             table->table, t);
+        if ((int)table->index < RP_INDEX_IDS || table->index > RP_INDEX_TYPES)
+            return FAIL_NODE(err, RP_ERR_INVALID, l, i, "table %s has no known index (%d)", e->name,
+                             (int)table->index);
+        if (t && e->cols != width)
+            return FAIL_NODE(err, RP_ERR_SHAPE, l, i, "table %s is [%zu, %zu], expected width %zu",
+                             e->name, e->rows, e->cols, width);
+        width = e->cols;
+    }
+    l->shapes[i] = (struct rp_shape){RP_ROWS_TOKENS, width};
+    return RP_OK;
+}
+
+static rp_status check_layer_norm(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const struct rp_node *node = &l->graph->nodes[i];
+    l->shapes[i] = input(l, i, 0);
+    RP_TRY(check_eps(l, i, node->p.eps, err));
+    RP_TRY(check_weight(l, i, "layer_norm weight", node->weight[0], 1, l->shapes[i].width, err));
+    return check_vector(l, i, "layer_norm bias", node->weight[1], l->shapes[i].width, err);
+}
+
+static rp_status check_gemm(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const struct rp_node *node = &l->graph->nodes[i];
+    const struct rp_shape a = input(l, i, 0);
+    RP_TRY(check_activation(l, i, node->p.activation, err));
+    const struct rp_weight_entry *e = rp_weights_entry(l->weights, node->weight[0]);
+    if (!e)
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i, "there is no weight %d for gemm weight",
+                         node->weight[0]);
+    if (e->cols != a.width)
+        return FAIL_NODE(err, RP_ERR_SHAPE, l, i,
+                         "gemm weight %s is [%zu, %zu], expected [%zu, %zu]", e->name, e->rows,
+                         e->cols, e->rows, a.width);
+    RP_TRY(check_vector(l, i, "gemm bias", node->weight[1], e->rows, err));
+    l->shapes[i] = (struct rp_shape){a.rows, e->rows};
+    if (node->n_in == 2) {
+        const struct rp_shape r = input(l, i, 1);
+        if (r.rows != a.rows || r.width != e->rows)
+            return FAIL_NODE(err, RP_ERR_SHAPE, l, i, "residual is %s x %zu, expected %s x %zu",
+                             rp_rows_name(r.rows), r.width, rp_rows_name(a.rows), e->rows);
+    }
+    return RP_OK;
+}
+
+static rp_status check_attention(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const rp_attention *p = &l->graph->nodes[i].p.attention;
+    const struct rp_shape qkv = input(l, i, 0);
+    RP_TRY(check_rows(l, i, qkv, RP_ROWS_TOKENS, err));
+    if (p->n_heads <= 0 || p->head_dim <= 0)
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i, "%d heads of %d, expected at least 1 of 1",
+                         p->n_heads, p->head_dim);
+    const uint64_t width = (uint64_t)p->n_heads * (uint64_t)p->head_dim;
+    if (qkv.width != 3 * width)
+        return FAIL_NODE(err, RP_ERR_SHAPE, l, i,
+                         "qkv has width %zu, expected %llu (3 x %d heads of %d)", qkv.width,
+                         (unsigned long long)(3 * width), p->n_heads, p->head_dim);
+    if (isnan(p->scale) || isinf(p->scale) || p->scale < 0)
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i, "scale must be finite and not negative");
+    if (p->rel_bias != -1) {
+        const struct rp_weight_entry *e = rp_weights_entry(l->weights, p->rel_bias);
+        if (!e || e->cols != (size_t)p->n_heads)
+            return FAIL_NODE(err, e ? RP_ERR_SHAPE : RP_ERR_INVALID, l, i,
+                             "relative bias %s is [%zu, %zu], expected [buckets, %d]",
+                             e ? e->name : "(no such weight)", e ? e->rows : 0, e ? e->cols : 0,
+                             p->n_heads);
+        if (e->rows % 2 || e->rows < 4 || e->rows > 4096 ||
+            p->rel_max_distance <= (int32_t)(e->rows / 4) || p->rel_max_distance > 1 << 20)
+            return FAIL_NODE(err, RP_ERR_INVALID, l, i,
+                             "relative bias with %zu buckets and maximum distance %d is none",
+                             e->rows, p->rel_max_distance);
+    }
+    l->shapes[i] = (struct rp_shape){RP_ROWS_TOKENS, (size_t)width};
+    return RP_OK;
+}
+
+static rp_status check_pool(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const rp_pooling mode = l->graph->nodes[i].p.pooling;
+    RP_TRY(check_rows(l, i, input(l, i, 0), RP_ROWS_TOKENS, err));
+    if ((int)mode < RP_POOL_CLS || mode > RP_POOL_LAST)
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i, "there is no pooling mode %d", (int)mode);
+    l->shapes[i] = (struct rp_shape){RP_ROWS_SEQS, input(l, i, 0).width};
+    return RP_OK;
+}
+
+static rp_status check_l2_norm(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    l->shapes[i] = input(l, i, 0);
+    return check_eps(l, i, l->graph->nodes[i].p.eps, err);
+}
+
+static rp_status check_activation_op(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    l->shapes[i] = input(l, i, 0);
+    return check_activation(l, i, l->graph->nodes[i].p.activation, err);
+}
+
+static rp_status check_add(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const struct rp_shape a = input(l, i, 0), b = input(l, i, 1);
+    if (a.rows != b.rows || a.width != b.width)
+        return FAIL_NODE(err, RP_ERR_SHAPE, l, i, "adds %s x %zu to %s x %zu", rp_rows_name(b.rows),
+                         b.width, rp_rows_name(a.rows), a.width);
+    l->shapes[i] = a;
+    return RP_OK;
+}
+
+static rp_status check_concat(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const struct rp_node *node = &l->graph->nodes[i];
+    l->shapes[i] = (struct rp_shape){input(l, i, 0).rows, 0};
+    for (size_t k = 0; k < node->n_in; k++) {
+        const struct rp_shape s = input(l, i, k);
+        if (s.rows != l->shapes[i].rows)
+            return FAIL_NODE(err, RP_ERR_SHAPE, l, i, "input %zu has a row per %s, expected %s", k,
+                             rp_rows_name(s.rows), rp_rows_name(l->shapes[i].rows));
+        if (!rp_add_ok(l->shapes[i].width, s.width, &l->shapes[i].width))
+            return FAIL_NODE(err, RP_ERR_LIMIT, l, i, "its width wraps");
+    }
+    return RP_OK;
+}
+
+static rp_status check_gather_markers(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    RP_TRY(check_rows(l, i, input(l, i, 0), RP_ROWS_TOKENS, err));
+    l->shapes[i] = (struct rp_shape){RP_ROWS_MARKERS, input(l, i, 0).width};
+    return RP_OK;
+}
+
+/* ---- lowering ----------------------------------------------------------------------------------
+ */
+
+static const char *keep_name(struct rp_lowering *l, const char *name, const char *suffix)
+{
+    char *to = l->plan->names + l->names_used;
+    const int n = snprintf(to, l->plan->names_bytes - l->names_used, "%s%s", name, suffix);
+    l->names_used += (size_t)n + 1;
+    return to;
+}
+
+/* A step with a slot of its own for its result. */
+static struct rp_step *append_step(struct rp_lowering *l, enum rp_op op, size_t node,
+                                   const char *suffix, struct rp_shape shape)
+{
+    rp_plan *plan = l->plan;
+    struct rp_step *step = &plan->steps[plan->n_steps++];
+    memset(step, 0, sizeof *step);
+    step->op = op;
+    step->node = node;
+    step->name = keep_name(l, l->graph->nodes[node].name, suffix);
+    step->kernel = plan->ops->name;
+    step->rows = shape.rows;
+    step->width = shape.width;
+    step->out = (int32_t)plan->n_slots;
+    plan->slots[plan->n_slots++] = (struct rp_slot){.rows = shape.rows, .width = shape.width};
+    step->bytes_per_row = shape.width * sizeof(float);
+    return step;
+}
+
+static void add_input(struct rp_lowering *l, struct rp_step *step, int32_t slot)
+{
+    step->in[step->n_in++] = slot;
+    step->bytes_per_row += l->plan->slots[slot].width * sizeof(float);
+}
+
+static int32_t slot_of_input(const struct rp_lowering *l, size_t i, size_t k)
+{
+    return l->slot_of[l->graph->nodes[i].in[k]];
+}
+
+/* The form of a weight, converted now unless this is a dry run (then NULL). */
+static rp_status need(struct rp_lowering *l, size_t i, rp_weight w, enum rp_weight_form form,
+                      const void **out, rp_error *err)
+{
+    *out = NULL;
+    if (w == -1 || !l->make)
+        return RP_OK;
+    const rp_status status = rp_weights_make(l->make, w, form, l->pool, err);
+    if (status != RP_OK)
+        return rp_fail_within(err, status, "op %zu (%s)", i, l->graph->nodes[i].name);
+    *out = rp_weights_entry(l->weights, w)->form[form];
+    return RP_OK;
+}
+
+static rp_status need_vector(struct rp_lowering *l, size_t i, rp_weight w, const float **out,
+                             rp_error *err)
+{
+    const void *p;
+    RP_TRY(need(l, i, w, RP_FORM_VECTOR, &p, err));
+    *out = p;
+    return RP_OK;
+}
+
+/* The number of the index array of a kind, made when it is new. */
+static rp_status index_number(struct rp_lowering *l, size_t i, const rp_embed_table *table,
+                              size_t *out, rp_error *err)
+{
+    rp_plan *plan = l->plan;
+    const struct rp_weight_entry *e = rp_weights_entry(l->weights, table->table);
+    const int32_t parameter = table->index == RP_INDEX_POSITION_NONPAD ? table->parameter : 0;
+    size_t k = 0;
+    while (k < plan->n_indices &&
+           (plan->indices[k].kind != table->index || plan->indices[k].parameter != parameter))
+        k++;
+    if (k == RP_PLAN_MAX_INDICES)
+        return FAIL_NODE(err, RP_ERR_LIMIT, l, i, "more than %d kinds of index",
+                         RP_PLAN_MAX_INDICES);
+    if (k == plan->n_indices)
+        plan->indices[plan->n_indices++] =
+            (struct rp_plan_index){.kind = table->index, .parameter = parameter};
+    if (!plan->indices[k].least_entries || e->rows < plan->indices[k].least_entries) {
+        plan->indices[k].least_entries = e->rows;
+        plan->indices[k].table_name = keep_name(l, e->name, "");
+    }
+    *out = k;
+    return RP_OK;
+}
+
+static rp_status lower_embed(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const struct rp_node *node = &l->graph->nodes[i];
+    struct rp_step *step = append_step(l, RP_OP_EMBED, i, "", l->shapes[i]);
+    step->p.embed.n = node->p.embed.n;
+    for (size_t t = 0; t < node->p.embed.n; t++) {
+        const rp_embed_table *table = &node->p.embed.tables[t];
+        RP_TRY(index_number(l, i, table, &step->p.embed.index[t], err));
+        RP_TRY(need(l, i, table->table, RP_FORM_TABLE, &step->p.embed.rows[t], err));
+        step->p.embed.dtype[t] = rp_weights_entry(l->weights, table->table)->table_dtype;
+        step->bytes_per_row += step->width * (step->p.embed.dtype[t] == RP_DTYPE_F32 ? 4 : 2);
+        step->flops_per_row += t ? step->width : 0;
+    }
+    l->slot_of[i] = step->out;
+    return RP_OK;
+}
+
+static rp_status lower_layer_norm(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const struct rp_node *node = &l->graph->nodes[i];
+    struct rp_step *step = append_step(l, RP_OP_LAYER_NORM, i, "", l->shapes[i]);
+    add_input(l, step, slot_of_input(l, i, 0));
+    step->p.norm.eps = node->p.eps;
+    RP_TRY(need_vector(l, i, node->weight[0], &step->p.norm.w, err));
+    RP_TRY(need_vector(l, i, node->weight[1], &step->p.norm.b, err));
+    step->flops_per_row = 8 * step->width;
+    l->slot_of[i] = step->out;
+    return RP_OK;
+}
+
+static void lower_activation_step(struct rp_lowering *l, size_t i, const char *suffix,
+                                  rp_activation activation, int32_t slot)
+{
+    struct rp_step *step = append_step(l, RP_OP_ACTIVATION, i, suffix, l->shapes[i]);
+    add_input(l, step, slot);
+    step->p.activation = activation;
+    l->slot_of[i] = step->out;
+}
+
+static void lower_add_step(struct rp_lowering *l, size_t i, const char *suffix, int32_t a,
+                           int32_t b)
+{
+    struct rp_step *step = append_step(l, RP_OP_ADD, i, suffix, l->shapes[i]);
+    add_input(l, step, a);
+    add_input(l, step, b);
+    step->flops_per_row = step->width;
+    l->slot_of[i] = step->out;
+}
+
+static rp_status lower_gemm(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const struct rp_node *node = &l->graph->nodes[i];
+    const bool has_residual = node->n_in == 2;
+    struct rp_step *step = append_step(l, RP_OP_GEMM, i, "", l->shapes[i]);
+    const void *packed;
+    add_input(l, step, slot_of_input(l, i, 0));
+    step->kernel = l->plan->gemm->name;
+    step->p.gemm.k = input(l, i, 0).width;
+    RP_TRY(need(l, i, node->weight[0], RP_FORM_PACKED, &packed, err));
+    step->p.gemm.packed = packed;
+    RP_TRY(need_vector(l, i, node->weight[1], &step->p.gemm.bias, err));
+    step->flops_per_row = 2 * (uint64_t)step->width * step->p.gemm.k;
+    step->bytes_fixed = (uint64_t)step->width * step->p.gemm.k * sizeof(float);
+    l->slot_of[i] = step->out;
+    if (!l->no_fuse) {
+        step->p.gemm.activation = node->p.activation;
+        if (has_residual)
+            add_input(l, step, slot_of_input(l, i, 1));
+        return RP_OK;
+    }
+    if (node->p.activation != RP_ACT_NONE)
+        lower_activation_step(l, i, ".act", node->p.activation, l->slot_of[i]);
+    if (has_residual)
+        lower_add_step(l, i, ".add", l->slot_of[i], slot_of_input(l, i, 1));
+    return RP_OK;
+}
+
+/* MPNet's bias as a table over distances, so that a step looks it up without the buckets'
+ * logarithm. */
+static rp_status expand_rel_bias(struct rp_lowering *l, size_t i, struct rp_step *step,
+                                 rp_error *err)
+{
+    const rp_attention *p = &l->graph->nodes[i].p.attention;
+    const struct rp_weight_entry *e = rp_weights_entry(l->weights, p->rel_bias);
+    const float *bias;
+    step->p.attention.rel_span = (size_t)p->rel_max_distance;
+    RP_TRY(need_vector(l, i, p->rel_bias, &bias, err));
+    if (!bias)
+        return RP_OK;
+    const size_t entries = 2 * step->p.attention.rel_span + 1;
+    size_t bytes;
+    if (rp_mul_ok(entries * sizeof(float), step->p.attention.n_heads, &bytes))
+        step->p.attention.rel = rp_aligned_alloc(bytes);
+    if (!step->p.attention.rel)
+        return FAIL_NODE(err, RP_ERR_NOMEM, l, i, "no memory for the relative bias");
+    for (size_t h = 0; h < step->p.attention.n_heads; h++)
+        for (size_t d = 0; d < entries; d++) {
+            const int32_t bucket =
+                rp_attention_rel_bucket((int64_t)d - (int64_t)step->p.attention.rel_span,
+                                        (int32_t)e->rows, p->rel_max_distance);
+            step->p.attention.rel[h * entries + d] = bias[(size_t)bucket * e->cols + h];
+        }
+    return RP_OK;
+}
+
+static rp_status lower_attention(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const rp_attention *p = &l->graph->nodes[i].p.attention;
+    struct rp_step *step = append_step(l, RP_OP_ATTENTION, i, "", l->shapes[i]);
+    add_input(l, step, slot_of_input(l, i, 0));
+    step->kernel = l->plan->attention->name;
+    step->p.attention.n_heads = (size_t)p->n_heads;
+    step->p.attention.head_dim = (size_t)p->head_dim;
+    step->p.attention.scale = p->scale > 0 ? p->scale : (float)(1.0 / sqrt((double)p->head_dim));
+    step->flops_per_row = 4 * (uint64_t)step->width;
+    if (p->rel_bias != -1)
+        RP_TRY(expand_rel_bias(l, i, step, err));
+    l->slot_of[i] = step->out;
+    return RP_OK;
+}
+
+static rp_status lower_pool(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    (void)err;
+    struct rp_step *step = append_step(l, RP_OP_POOL, i, "", l->shapes[i]);
+    add_input(l, step, slot_of_input(l, i, 0));
+    step->p.pooling = l->graph->nodes[i].p.pooling;
+    l->slot_of[i] = step->out;
+    return RP_OK;
+}
+
+static rp_status lower_l2_norm(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    (void)err;
+    struct rp_step *step = append_step(l, RP_OP_L2_NORM, i, "", l->shapes[i]);
+    add_input(l, step, slot_of_input(l, i, 0));
+    step->p.norm.eps = l->graph->nodes[i].p.eps;
+    step->flops_per_row = 3 * step->width;
+    l->slot_of[i] = step->out;
+    return RP_OK;
+}
+
+static rp_status lower_activation_op(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    (void)err;
+    lower_activation_step(l, i, "", l->graph->nodes[i].p.activation, slot_of_input(l, i, 0));
+    return RP_OK;
+}
+
+static rp_status lower_add(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    (void)err;
+    lower_add_step(l, i, "", slot_of_input(l, i, 0), slot_of_input(l, i, 1));
+    return RP_OK;
+}
+
+static rp_status lower_concat(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    (void)err;
+    struct rp_step *step = append_step(l, RP_OP_CONCAT, i, "", l->shapes[i]);
+    for (size_t k = 0; k < l->graph->nodes[i].n_in; k++)
+        add_input(l, step, slot_of_input(l, i, k));
+    l->slot_of[i] = step->out;
+    return RP_OK;
+}
+
+static rp_status lower_gather_markers(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    (void)err;
+    struct rp_step *step = append_step(l, RP_OP_GATHER_MARKERS, i, "", l->shapes[i]);
+    add_input(l, step, slot_of_input(l, i, 0));
+    l->slot_of[i] = step->out;
+    return RP_OK;
+}
+
+/* ---- the table ---------------------------------------------------------------------------------
+ */
+
+static const struct op_row {
+    const char *name;
+    size_t min_inputs, max_inputs;
+    bool by_row;
+    rp_status (*check)(struct rp_lowering *l, size_t i, rp_error *err);
+    rp_status (*lower)(struct rp_lowering *l, size_t i, rp_error *err);
+} ops[RP_OP_COUNT] = {
+    [RP_OP_EMBED] = {"embed", 0, 0, true, check_embed, lower_embed},
+    [RP_OP_LAYER_NORM] = {"layer_norm", 1, 1, true, check_layer_norm, lower_layer_norm},
+    [RP_OP_GEMM] = {"gemm", 1, 2, true, check_gemm, lower_gemm},
+    [RP_OP_ATTENTION] = {"attention", 1, 1, false, check_attention, lower_attention},
+    [RP_OP_POOL] = {"pool", 1, 1, false, check_pool, lower_pool},
+    [RP_OP_L2_NORM] = {"l2_norm", 1, 1, true, check_l2_norm, lower_l2_norm},
+    [RP_OP_ACTIVATION] = {"activation", 1, 1, true, check_activation_op, lower_activation_op},
+    [RP_OP_ADD] = {"add", 2, 2, true, check_add, lower_add},
+    [RP_OP_CONCAT] = {"concat", 1, RP_NODE_MAX_INPUTS, true, check_concat, lower_concat},
+    [RP_OP_GATHER_MARKERS] = {"gather_markers", 1, 1, false, check_gather_markers,
+                              lower_gather_markers},
+};
+
+const char *rp_op_name(enum rp_op op)
+{
+    return ops[op].name;
+}
+
+bool rp_op_by_row(enum rp_op op)
+{
+    return ops[op].by_row;
+}
+
+rp_status rp_op_check(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const struct rp_node *node = &l->graph->nodes[i];
+    const struct op_row *row = &ops[node->op];
+    if (node->n_in < row->min_inputs || node->n_in > row->max_inputs)
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i, "%s has %zu inputs, expected %zu to %zu",
+                         row->name, node->n_in, row->min_inputs, row->max_inputs);
+    for (size_t k = 0; k < node->n_in; k++)
+        if (node->in[k] < 0 || (size_t)node->in[k] >= i)
+            return FAIL_NODE(err, RP_ERR_INVALID, l, i,
+                             "input %zu is value %d, expected one made before it", k, node->in[k]);
+    return row->check(l, i, err);
+}
+
+rp_status rp_op_lower(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    return ops[l->graph->nodes[i].op].lower(l, i, err);
+}
+
+/* ---- names -------------------------------------------------------------------------------------
+ */
+
+const char *rp_rows_name(rp_rows rows)
+{
+    switch (rows) {
+    case RP_ROWS_TOKENS: return "tokens";
+    case RP_ROWS_SEQS: return "seqs";
+    case RP_ROWS_MARKERS: return "markers";
+    }
+    return "?";
+}
+
+const char *rp_activation_name(rp_activation activation)
+{
+    switch (activation) {
+    case RP_ACT_NONE: return "none";
+    case RP_ACT_GELU: return "gelu";
+    case RP_ACT_GELU_TANH: return "gelu_tanh";
+    case RP_ACT_RELU: return "relu";
+    case RP_ACT_SILU: return "silu";
+    case RP_ACT_TANH: return "tanh";
+    case RP_ACT_SIGMOID: return "sigmoid";
+    }
+    return "?";
+}
+
+const char *rp_pooling_name(rp_pooling pooling)
+{
+    switch (pooling) {
+    case RP_POOL_CLS: return "cls";
+    case RP_POOL_MEAN: return "mean";
+    case RP_POOL_MAX: return "max";
+    case RP_POOL_MEAN_SQRT_LEN: return "mean_sqrt_len";
+    case RP_POOL_WEIGHTED_MEAN: return "weighted_mean";
+    case RP_POOL_LAST: return "last";
+    }
+    return "?";
+}

@@ -1,0 +1,158 @@
+/* The plan: steps over slots, and the two ways in which they run.
+ *
+ * A slot is where the value of a step lives.  Steps that work row by row (products, norms,
+ * activations) and follow each other form a segment; a segment can run in two ways that give the
+ * same bits:
+ *
+ *     by step    every step over all rows, workers meeting after each; what observers see, and how
+ * few rows are spread over many workers (by columns); by chunk   a worker takes a block of rows
+ * through all steps of the segment, so that its values stay in that worker's cache, and workers
+ * meet once at the end.
+ *
+ *     tokens:  [embed norm qkv] | attention | [out norm up down norm qkv] | attention | [out ...] |
+ * pool segment 0          alone       segment 1
+ *
+ * Both have a layout of their own over the same arena.  By step, slots follow their live ranges
+ * exactly.  By chunk, a slot made and used up inside one segment needs no room in the arena: it
+ * lives in the worker's scratch, for the rows of the chunk; and one that crosses a segment's border
+ * stays apart from every other slot of that segment, since different chunks are at different steps
+ * at the same time.
+ */
+#ifndef RP_PLAN_PLAN_H
+#define RP_PLAN_PLAN_H
+
+#include <rankplan/plan.h>
+
+#include "attention/attention.h"
+#include "gemm/gemm.h"
+#include "ops/ops.h"
+#include "plan/graph.h"
+#include "plan/weights.h"
+
+enum rp_mode { RP_BY_STEP, RP_BY_CHUNK, RP_MODES };
+
+struct rp_slot {
+    rp_rows rows;
+    size_t width;
+    size_t first, last;        /* steps during which it is alive, by its uses */
+    bool is_output;            /* alive to the end */
+    bool in_chunk;             /* by chunk: lives in the worker's scratch */
+    uint64_t offset[RP_MODES]; /* bytes into the arena, or into the chunk's scratch when in_chunk */
+};
+
+/* Embedding tables are indexed by one of a few arrays; each distinct one is made once a run. */
+#define RP_PLAN_MAX_INDICES 8
+struct rp_plan_index {
+    rp_index kind;
+    int32_t parameter;
+    size_t least_entries;   /* of all tables that it indexes */
+    const char *table_name; /* the table with that many; belongs to the plan */
+};
+
+struct rp_step {
+    enum rp_op op;
+    const char *name; /* belongs to the plan */
+    const char *kernel;
+    rp_rows rows;
+    size_t width;
+    int32_t out; /* slots */
+    int32_t in[RP_NODE_MAX_INPUTS];
+    size_t n_in;
+    size_t node; /* index of the op that it was lowered from */
+    union {
+        struct {
+            size_t n;
+            size_t index[RP_EMBED_MAX_TABLES]; /* into the plan's indices */
+            const void *rows[RP_EMBED_MAX_TABLES];
+            rp_dtype dtype[RP_EMBED_MAX_TABLES];
+        } embed;
+        struct {
+            const float *w, *b;
+            float eps;
+        } norm;
+        struct {
+            const float *packed, *bias;
+            size_t k;
+            rp_activation activation;
+        } gemm;
+        struct {
+            size_t n_heads, head_dim;
+            float scale;
+            float *rel; /* owned by the plan; NULL for none */
+            size_t rel_span;
+        } attention;
+        rp_activation activation;
+        rp_pooling pooling;
+    } p;
+    uint64_t flops_per_row; /* attention: per row and key */
+    uint64_t bytes_per_row, bytes_fixed;
+};
+
+struct rp_segment {
+    size_t first, end; /* steps */
+    rp_rows rows;
+    bool by_row;       /* every step works row by row; else it is one step */
+    size_t chunk_rows; /* most rows of a chunk */
+    uint64_t flops_per_row;
+};
+
+struct rp_plan_output {
+    const char *name;
+    int32_t slot;
+};
+
+struct rp_plan {
+    rp_bucket bucket;
+    uint32_t isa;
+    const struct rp_gemm_kernel *gemm;
+    const struct rp_ops *ops;
+    const struct rp_attention_kernel *attention;
+    struct rp_step *steps;
+    size_t n_steps;
+    struct rp_slot *slots;
+    size_t n_slots;
+    struct rp_segment *segments;
+    size_t n_segments;
+    struct rp_plan_output *outputs;
+    size_t n_outputs;
+    struct rp_plan_index indices[RP_PLAN_MAX_INDICES];
+    size_t n_indices;
+    uint64_t arena_bytes, scratch_bytes; /* scratch: per worker */
+    size_t attention_query_rows;         /* least query rows of an attention task */
+    char *names;                         /* the strings of steps, outputs and tables */
+    size_t names_bytes;
+};
+
+size_t rp_bucket_rows(const rp_bucket *bucket, rp_rows rows);
+
+/* plan/op.c: what every op is. */
+struct rp_shape {
+    rp_rows rows;
+    size_t width;
+};
+
+struct rp_lowering {
+    const rp_graph *graph;
+    const rp_weights *weights;
+    rp_weights *make; /* NULL: a dry run, no weight is converted */
+    rp_pool *pool;    /* for converting */
+    bool no_fuse;
+    struct rp_shape *shapes; /* of each node */
+    int32_t *slot_of;        /* each node's slot, -1 before it is lowered */
+    bool *needed;            /* nodes that an output depends on */
+    rp_plan *plan;
+    size_t names_used;
+};
+
+/* Checks node i and fills in its shape. */
+RP_CHECKED rp_status rp_op_check(struct rp_lowering *l, size_t i, rp_error *err);
+
+/* Appends the step or steps of node i to the plan.  There is room for three. */
+RP_CHECKED rp_status rp_op_lower(struct rp_lowering *l, size_t i, rp_error *err);
+
+bool rp_op_by_row(enum rp_op op);
+
+/* plan/arrange.c: live ranges, segments, both layouts, arena and scratch sizes. */
+RP_CHECKED rp_status rp_plan_arrange(rp_plan *plan, rp_error *err);
+
+#endif

@@ -1,0 +1,117 @@
+/* Before a run: the batch is checked, and what steps look up is filled in (indices, attention's
+ * query blocks).  Everything lies in memory that the session took before, so nothing allocates. */
+#include "plan/run.h"
+
+#include "pool/error.h"
+
+static rp_status check_starts(const char *what, const int32_t *cu, size_t n_seqs, rp_error *err)
+{
+    if (cu[0] != 0)
+        return rp_fail(err, RP_ERR_INVALID, "%s[0] is %d, expected 0", what, cu[0]);
+    for (size_t s = 0; s < n_seqs; s++)
+        if (cu[s + 1] < cu[s])
+            return rp_fail(err, RP_ERR_INVALID, "%s[%zu] is %d, less than %s[%zu], which is %d",
+                           what, s + 1, cu[s + 1], what, s, cu[s]);
+    return RP_OK;
+}
+
+static rp_status check_markers(const rp_batch *b, rp_error *err)
+{
+    for (size_t s = 0; s < b->n_seqs; s++)
+        for (int32_t m = b->mcu[s]; m < b->mcu[s + 1]; m++)
+            if (b->markers[m] < 0 || b->markers[m] >= b->cu[s + 1] - b->cu[s])
+                return rp_fail(err, RP_ERR_INVALID,
+                               "marker %d is at position %d of sequence %zu, which has %d tokens",
+                               m, b->markers[m], s, b->cu[s + 1] - b->cu[s]);
+    return RP_OK;
+}
+
+static rp_status find_token(const struct rp_run *run, size_t index, size_t token, int32_t value,
+                            rp_error *err)
+{
+    static const char *const what[] = {"id", "position", "position", "segment id"};
+    const struct rp_plan_index *x = &run->plan->indices[index];
+    size_t seq = 0;
+    while ((size_t)run->batch->cu[seq + 1] <= token)
+        seq++;
+    return rp_fail(err, RP_ERR_INVALID,
+                   "sequence %zu, token %zu: %s %d is outside the table %s, which has %zu rows",
+                   seq, token - (size_t)run->batch->cu[seq], what[x->kind], value, x->table_name,
+                   x->least_entries);
+}
+
+/* Positions count from 0 in each sequence; RoBERTa's count tokens that are not the pad, from pad
+ * + 1. */
+static void fill_positions(const struct rp_run *run, const struct rp_plan_index *x, int32_t *to)
+{
+    const rp_batch *b = run->batch;
+    for (size_t s = 0; s < b->n_seqs; s++) {
+        int32_t next = x->kind == RP_INDEX_POSITION ? 0 : x->parameter + 1;
+        for (int32_t t = b->cu[s]; t < b->cu[s + 1]; t++) {
+            const bool pad = x->kind == RP_INDEX_POSITION_NONPAD && b->ids[t] == x->parameter;
+            to[t] = pad ? x->parameter : next++;
+        }
+    }
+}
+
+static rp_status fill_index(struct rp_run *run, size_t i, int32_t *memory, rp_error *err)
+{
+    const struct rp_plan_index *x = &run->plan->indices[i];
+    const size_t n = run->live.tokens;
+    const int32_t *values = memory;
+    if (x->kind == RP_INDEX_IDS)
+        values = run->batch->ids;
+    else if (x->kind == RP_INDEX_TYPES && run->batch->type_ids)
+        values = run->batch->type_ids;
+    else if (x->kind == RP_INDEX_TYPES)
+        for (size_t t = 0; t < n; t++)
+            memory[t] = 0;
+    else
+        fill_positions(run, x, memory);
+    for (size_t t = 0; t < n; t++)
+        if (values[t] < 0 || (size_t)values[t] >= x->least_entries)
+            return find_token(run, i, t, values[t], err);
+    run->index[i] = values;
+    return RP_OK;
+}
+
+/* Attention's query rows per task: whole sequences when there are enough of them for the workers.
+ */
+static void fill_blocks(struct rp_run *run)
+{
+    const rp_plan *plan = run->plan;
+    const rp_batch *b = run->batch;
+    const size_t workers = (size_t)rp_pool_threads(run->pool);
+    size_t heads = 0;
+    for (size_t s = 0; s < plan->n_steps && !heads; s++)
+        if (plan->steps[s].op == RP_OP_ATTENTION)
+            heads = plan->steps[s].p.attention.n_heads;
+    run->n_blocks = 0;
+    for (size_t s = 0; heads && s < b->n_seqs; s++) {
+        const size_t len = (size_t)(b->cu[s + 1] - b->cu[s]);
+        size_t rows = rp_attention_query_rows(len, heads * b->n_seqs, workers);
+        if (rows < plan->attention_query_rows)
+            rows = plan->attention_query_rows;
+        for (size_t q = 0; q < len; q += rows)
+            run->blocks[run->n_blocks++] = (struct rp_query_block){
+                (int32_t)s, (int32_t)q, (int32_t)(q + rows < len ? q + rows : len)};
+    }
+}
+
+size_t rp_run_max_blocks(const rp_plan *plan)
+{
+    return plan->bucket.seqs + plan->bucket.tokens / plan->attention_query_rows;
+}
+
+rp_status rp_run_prepare(struct rp_run *run, rp_error *err)
+{
+    RP_TRY(check_starts("cu", run->batch->cu, run->batch->n_seqs, err));
+    if (run->live.markers) {
+        RP_TRY(check_starts("mcu", run->batch->mcu, run->batch->n_seqs, err));
+        RP_TRY(check_markers(run->batch, err));
+    }
+    for (size_t i = 0; i < run->plan->n_indices; i++)
+        RP_TRY(fill_index(run, i, run->index_memory + i * run->plan->bucket.tokens, err));
+    fill_blocks(run);
+    return RP_OK;
+}

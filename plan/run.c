@@ -1,0 +1,207 @@
+/* Running a plan: one parallel region for the whole batch.
+ *
+ * A run is in one of two modes (plan/plan.h).  Its steps are cut into phases, after each of which
+ * the workers meet:
+ *
+ *     by chunk   a segment: tasks are blocks of rows, each taken through all steps of the segment
+ *     by step    a step: tasks are blocks of rows x groups of columns; a segment too small to share
+ * is one task of all its rows both       attention, pooling: tasks are (queries, head) or sequences
+ *
+ * Then every worker walks the phases, claiming tasks.  What a task computes does not depend on who
+ * claims it or on how rows and columns were cut, so neither do the bits.
+ */
+#include "plan/run.h"
+
+#include "pool/error.h"
+
+/* A segment this small is not worth sharing: about 20 us of one core. */
+#define SMALL_FLOPS ((uint64_t)1 << 20)
+/* By chunk, each worker needs this many rows to make good use of a weight panel while it is in the
+ * cache. */
+#define LEAST_CHUNK_ROWS 24
+/* By step: rows of a task, so that its part of A stays in the second-level cache. */
+#define STEP_ROWS 96
+/* By step: tasks for each worker, so that a slow one does not hold up the others. */
+#define TASKS_PER_WORKER 4
+/* Chunks are whole register tiles of 6 rows, where a ragged last tile costs most. */
+#define TILE_ROWS 6
+
+static size_t ceil_div(size_t a, size_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static size_t at_least_one(size_t n)
+{
+    return n ? n : 1;
+}
+
+static void add_phase(struct rp_run *run, size_t first, size_t end, size_t rows, size_t task_rows)
+{
+    run->phases[run->n_phases++] = (struct rp_phase){
+        .first = first, .end = end, .n_tasks = ceil_div(rows, task_rows), .rows = task_rows};
+}
+
+/* Tasks of whole tiles, as many for each worker as for the next. */
+static void phase_by_chunk(struct rp_run *run, const struct rp_segment *seg, size_t rows,
+                           size_t workers)
+{
+    const size_t n = ceil_div(ceil_div(at_least_one(rows), seg->chunk_rows), workers) * workers;
+    const size_t tiles = ceil_div(ceil_div(at_least_one(rows), n), TILE_ROWS);
+    add_phase(run, seg->first, seg->end, rows, tiles * TILE_ROWS);
+}
+
+static void phase_by_step(struct rp_run *run, size_t s, size_t rows, size_t workers)
+{
+    const struct rp_step *step = &run->plan->steps[s];
+    const size_t wanted = workers > 1 ? workers * TASKS_PER_WORKER : 1;
+    if (step->op != RP_OP_GEMM) {
+        add_phase(run, s, s + 1, rows, at_least_one(ceil_div(rows, wanted)));
+        return;
+    }
+    const size_t task_rows = rows < STEP_ROWS ? at_least_one(rows) : STEP_ROWS;
+    const size_t panels = rp_step_panels(step);
+    const size_t groups = ceil_div(wanted, at_least_one(ceil_div(rows, task_rows)));
+    add_phase(run, s, s + 1, rows, task_rows);
+    struct rp_phase *phase = &run->phases[run->n_phases - 1];
+    phase->panel_group = at_least_one(panels / groups);
+    phase->n_tasks *= ceil_div(panels, phase->panel_group);
+}
+
+static bool any_wanted(const struct rp_run *run, size_t first, size_t end)
+{
+    for (size_t s = first; s < end; s++)
+        if (run->wanted[s])
+            return true;
+    return false;
+}
+
+static void phase_segment(struct rp_run *run, const struct rp_segment *seg, size_t workers)
+{
+    const size_t rows = rp_bucket_rows(&run->live, seg->rows);
+    const bool small = seg->flops_per_row * rows < SMALL_FLOPS;
+    if (run->mode == RP_BY_CHUNK) {
+        phase_by_chunk(run, seg, rows, small ? 1 : workers);
+        return;
+    }
+    if (small && !any_wanted(run, seg->first, seg->end)) {
+        add_phase(run, seg->first, seg->end, rows, at_least_one(rows));
+        return;
+    }
+    for (size_t s = seg->first; s < seg->end; s++)
+        phase_by_step(run, s, rows, workers);
+}
+
+static void phase_tasks(struct rp_run *run, size_t s)
+{
+    const struct rp_step *step = &run->plan->steps[s];
+    size_t n = rp_bucket_rows(&run->live, step->rows);
+    if (step->op == RP_OP_ATTENTION)
+        n = run->n_blocks * step->p.attention.n_heads;
+    run->phases[run->n_phases++] = (struct rp_phase){.first = s, .end = s + 1, .n_tasks = n};
+}
+
+/* By chunk when each worker gets a good block of rows; by step when someone is looking, or when few
+ * rows have to be spread over several workers. */
+static enum rp_mode choose_mode(const struct rp_run *run, size_t workers)
+{
+    if (any_wanted(run, 0, run->plan->n_steps))
+        return RP_BY_STEP;
+    return workers == 1 || run->live.tokens >= workers * LEAST_CHUNK_ROWS ? RP_BY_CHUNK
+                                                                          : RP_BY_STEP;
+}
+
+static void make_phases(struct rp_run *run, size_t workers)
+{
+    run->n_phases = 0;
+    run->mode = choose_mode(run, workers);
+    for (size_t g = 0; g < run->plan->n_segments; g++) {
+        const struct rp_segment *seg = &run->plan->segments[g];
+        if (seg->by_row)
+            phase_segment(run, seg, workers);
+        else
+            phase_tasks(run, seg->first);
+    }
+    for (size_t p = 0; p < run->n_phases; p++)
+        atomic_store_explicit(&run->counters[p].next, 0, memory_order_relaxed);
+}
+
+/* A task of rows: all steps of the phase, one after the other. */
+static void run_rows(const struct rp_phase *phase, struct rp_frame *frame, size_t t)
+{
+    const rp_plan *plan = frame->run->plan;
+    const size_t rows = rp_bucket_rows(&frame->run->live, plan->steps[phase->first].rows);
+    const size_t panels = rp_step_panels(&plan->steps[phase->first]);
+    const size_t groups = phase->panel_group ? ceil_div(panels, phase->panel_group) : 1;
+    const size_t r0 = t / groups * phase->rows;
+    const size_t r1 = r0 + phase->rows < rows ? r0 + phase->rows : rows;
+    frame->chunk_row0 = r0;
+    for (size_t s = phase->first; s < phase->end; s++) {
+        const size_t p0 = t % groups * phase->panel_group;
+        const size_t all = rp_step_panels(&plan->steps[s]);
+        const size_t p1 =
+            phase->panel_group && p0 + phase->panel_group < all ? p0 + phase->panel_group : all;
+        rp_step_rows(&plan->steps[s], frame, r0, r1, p0, p1);
+    }
+}
+
+/* Shows the phase's step to the observer; what it says may stop the run. */
+static void show(struct rp_run *run, size_t s)
+{
+    const rp_plan *plan = run->plan;
+    const struct rp_slot *slot = &plan->slots[plan->steps[s].out];
+    rp_step_info info;
+    const rp_view view = {.data =
+                              (const float *)(const void *)(run->arena + slot->offset[RP_BY_STEP]),
+                          .rows = rp_bucket_rows(&run->live, slot->rows),
+                          .width = slot->width,
+                          .kind = slot->rows};
+    if (rp_plan_step(plan, s, &info) != RP_OK)
+        return;
+    run->stop_status = run->observer->show(run->observer->context, &info, &view);
+    if (run->stop_status != RP_OK)
+        atomic_store_explicit(&run->stopped, true, memory_order_relaxed);
+}
+
+static void work(void *arg, struct rp_worker *worker)
+{
+    struct rp_run *run = arg;
+    struct rp_frame frame = {.run = run,
+                             .scratch = run->scratch + (size_t)worker->index * run->scratch_stride};
+    for (size_t p = 0; p < run->n_phases; p++) {
+        const struct rp_phase *phase = &run->phases[p];
+        size_t t;
+        while ((t = rp_claim(&run->counters[p])) < phase->n_tasks) {
+            if (phase->rows)
+                run_rows(phase, &frame, t);
+            else
+                rp_step_task(&run->plan->steps[phase->first], &frame, t);
+        }
+        if (p + 1 < run->n_phases || run->wanted[phase->first])
+            rp_worker_barrier(worker);
+        if (run->wanted[phase->first]) {
+            if (worker->index == 0)
+                show(run, phase->first);
+            rp_worker_barrier(worker);
+            if (atomic_load_explicit(&run->stopped, memory_order_relaxed))
+                return;
+        }
+    }
+}
+
+rp_status rp_run_execute(struct rp_run *run, rp_error *err)
+{
+    const rp_plan *plan = run->plan;
+    for (size_t s = 0; s < plan->n_steps; s++) {
+        rp_step_info info;
+        run->wanted[s] = run->observer && rp_plan_step(plan, s, &info) == RP_OK &&
+                         run->observer->want(run->observer->context, &info);
+    }
+    atomic_store_explicit(&run->stopped, false, memory_order_relaxed);
+    make_phases(run, (size_t)rp_pool_threads(run->pool));
+    RP_TRY(rp_pool_region(run->pool, 0, work, run, err));
+    if (atomic_load_explicit(&run->stopped, memory_order_relaxed))
+        return rp_fail(err, RP_ERR_STOPPED, "the observer stopped the run (%s)",
+                       rp_status_name(run->stop_status));
+    return RP_OK;
+}

@@ -1,0 +1,75 @@
+/* A run: one batch through one plan, on the workers of a pool, in memory that the session owns. */
+#ifndef RP_PLAN_RUN_H
+#define RP_PLAN_RUN_H
+
+#include "plan/plan.h"
+#include "pool/pool.h"
+
+/* Query rows [q0, q1) of one sequence: the unit that attention's tasks are made of, for each head.
+ */
+struct rp_query_block {
+    int32_t seq, q0, q1;
+};
+
+/* A stretch of steps after which the workers meet. */
+struct rp_phase {
+    size_t first, end; /* steps */
+    size_t n_tasks;
+    size_t rows;        /* rows of a task; 0: a task is a sequence, or queries of a head */
+    size_t panel_group; /* column panels of a task, for a product alone; 0: all of them */
+};
+
+struct rp_run {
+    const rp_plan *plan;
+    const rp_batch *batch;
+    enum rp_mode mode; /* of the whole run: both modes have their own places for slots */
+    rp_bucket live;    /* the rows that the batch has */
+    unsigned char *arena;
+    unsigned char *scratch; /* plan->scratch_bytes for each worker */
+    size_t scratch_stride;
+    const int32_t *index[RP_PLAN_MAX_INDICES];
+    int32_t *index_memory; /* room for the indices that are computed, bucket.tokens each */
+    struct rp_query_block *blocks;
+    size_t n_blocks;
+    struct rp_phase *phases; /* one per step at the most */
+    size_t n_phases;
+    struct rp_counter *counters; /* one per phase */
+    bool *wanted;                /* steps that the observer asked for */
+    const rp_observer *observer;
+    rp_pool *pool;
+    atomic_bool stopped;
+    rp_status stop_status;
+};
+
+/* Where a slot's rows are for one worker at one time. */
+struct rp_frame {
+    const struct rp_run *run;
+    unsigned char *scratch;
+    size_t chunk_row0; /* by chunk: the row that the scratch starts with */
+};
+
+/* plan/steps.c */
+float *rp_frame_row(const struct rp_frame *frame, int32_t slot, size_t row);
+
+/* Rows [r0, r1) of a step that works by row; products only columns of panels [p0, p1). */
+void rp_step_rows(const struct rp_step *step, const struct rp_frame *frame, size_t r0, size_t r1,
+                  size_t p0, size_t p1);
+
+/* Task t of a step that does not. */
+void rp_step_task(const struct rp_step *step, const struct rp_frame *frame, size_t t);
+
+/* plan/prepare.c: checks the batch and fills in everything that a run looks up. */
+RP_CHECKED rp_status rp_run_prepare(struct rp_run *run, rp_error *err);
+
+/* plan/run.c: runs what was prepared. */
+RP_CHECKED rp_status rp_run_execute(struct rp_run *run, rp_error *err);
+
+/* How many query blocks a batch can have at the most. */
+size_t rp_run_max_blocks(const rp_plan *plan);
+
+static inline size_t rp_step_panels(const struct rp_step *step)
+{
+    return (step->width + RP_GEMM_NR - 1) / RP_GEMM_NR;
+}
+
+#endif

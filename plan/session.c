@@ -1,0 +1,390 @@
+/* Sessions: a bounded cache of plans, and the memory that their runs share. */
+#include "plan/run.h"
+
+#include "pool/error.h"
+#include "pool/memory.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Memory that only ever grows, so that a bucket that ran once runs again without allocating. */
+struct buffer {
+    void *p;
+    size_t bytes;
+};
+
+struct cached_plan {
+    rp_plan *plan;
+    size_t bucket;     /* number in the table */
+    uint64_t last_use; /* of the session's clock */
+};
+
+struct rp_session {
+    const rp_graph *graph;
+    rp_weights *weights;
+    rp_session_options options;
+    rp_bucket *buckets;
+    struct cached_plan *plans;
+    size_t n_plans;
+    uint64_t clock;
+    struct buffer arena, scratch, index, blocks, phases, counters, wanted;
+    rp_observer observer;
+    bool has_observer;
+    struct rp_run run;   /* of the last batch; run.plan is NULL before the first */
+    const rp_plan *last; /* the plan whose outputs lie in the arena, or NULL */
+};
+
+void rp_batch_init(rp_batch *batch)
+{
+    *batch = (rp_batch){.struct_size = sizeof *batch};
+}
+
+void rp_session_options_init(rp_session_options *options)
+{
+    *options = (rp_session_options){
+        .struct_size = sizeof *options, .isa = RP_ISA_DEFAULT, .max_plans = 8, .max_tokens = 16384};
+}
+
+/* ---- making ------------------------------------------------------------------------------------
+ */
+
+static rp_status copy_buckets(rp_session *s, rp_error *err)
+{
+    size_t n = s->options.n_buckets;
+    rp_bucket b;
+    if (!s->options.buckets)
+        for (n = 0; rp_bucket_default(n, s->options.max_tokens, &b); n++)
+            ;
+    if (n == 0)
+        return rp_fail(err, RP_ERR_INVALID, "a session needs at least one bucket");
+    s->buckets = calloc(n, sizeof *s->buckets);
+    if (!s->buckets)
+        return rp_fail(err, RP_ERR_NOMEM, "no memory for %zu buckets", n);
+    for (size_t i = 0; i < n; i++) {
+        if (s->options.buckets)
+            s->buckets[i] = s->options.buckets[i];
+        else
+            (void)rp_bucket_default(i, s->options.max_tokens, &s->buckets[i]);
+    }
+    s->options.buckets = s->buckets;
+    s->options.n_buckets = n;
+    return RP_OK;
+}
+
+rp_status rp_session_create(const rp_graph *graph, rp_weights *weights,
+                            const rp_session_options *options, rp_session **out, rp_error *err)
+{
+    rp_session_options defaults;
+    rp_session_options_init(&defaults);
+    if (!options)
+        options = &defaults;
+    if (options->struct_size != sizeof *options)
+        return rp_fail(err, RP_ERR_INVALID, "rp_session_options has struct_size %zu, expected %zu",
+                       options->struct_size, sizeof *options);
+    if (options->max_plans == 0)
+        return rp_fail(err, RP_ERR_INVALID, "a session with max_plans 0 can run nothing");
+    rp_session *s = calloc(1, sizeof *s);
+    if (!s)
+        return rp_fail(err, RP_ERR_NOMEM, "no memory for a session");
+    s->graph = graph;
+    s->weights = weights;
+    s->options = *options;
+    s->plans = calloc(options->max_plans, sizeof *s->plans);
+    rp_status status = RP_OK;
+    if (!s->plans)
+        status = rp_fail(err, RP_ERR_NOMEM, "no memory for %zu plans", options->max_plans);
+    if (status == RP_OK && s->options.isa == RP_ISA_DEFAULT)
+        status = rp_isa_default(&s->options.isa, err);
+    if (status == RP_OK)
+        status = copy_buckets(s, err);
+    if (status != RP_OK) {
+        rp_session_destroy(s);
+        return status;
+    }
+    *out = s;
+    return RP_OK;
+}
+
+void rp_session_destroy(rp_session *s)
+{
+    if (!s)
+        return;
+    struct buffer *buffers[] = {&s->arena,  &s->scratch,  &s->index, &s->blocks,
+                                &s->phases, &s->counters, &s->wanted};
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
+        rp_aligned_free(buffers[i]->p);
+    for (size_t i = 0; s->plans && i < s->n_plans; i++)
+        rp_plan_destroy(s->plans[i].plan);
+    free(s->plans);
+    free(s->buckets);
+    free(s);
+}
+
+void rp_session_observe(rp_session *s, const rp_observer *observer)
+{
+    s->has_observer = observer != NULL;
+    if (observer)
+        s->observer = *observer;
+}
+
+/* ---- plans -------------------------------------------------------------------------------------
+ */
+
+static rp_status no_bucket(const rp_session *s, size_t tokens, size_t seqs, size_t markers,
+                           rp_error *err)
+{
+    const rp_bucket *largest = &s->buckets[0];
+    for (size_t i = 1; i < s->options.n_buckets; i++)
+        if (s->buckets[i].tokens >= largest->tokens)
+            largest = &s->buckets[i];
+    return rp_fail(err, RP_ERR_BUCKET,
+                   "a batch of %zu tokens, %zu seqs, %zu markers does not fit the largest bucket "
+                   "%zu,%zu,%zu",
+                   tokens, seqs, markers, largest->tokens, largest->seqs, largest->markers);
+}
+
+/* The cache's entry for a new plan: a free one, or that of the plan unused for longest. */
+static struct cached_plan *victim(rp_session *s)
+{
+    if (s->n_plans < s->options.max_plans)
+        return &s->plans[s->n_plans];
+    struct cached_plan *oldest = &s->plans[0];
+    for (size_t i = 1; i < s->n_plans; i++)
+        if (s->plans[i].last_use < oldest->last_use)
+            oldest = &s->plans[i];
+    return oldest;
+}
+
+static rp_status find_plan(rp_session *s, size_t tokens, size_t seqs, size_t markers, rp_plan **out,
+                           rp_error *err)
+{
+    const size_t b = rp_bucket_pick(s->buckets, s->options.n_buckets, tokens, seqs, markers);
+    if (b == s->options.n_buckets)
+        return no_bucket(s, tokens, seqs, markers, err);
+    s->clock++;
+    for (size_t i = 0; i < s->n_plans; i++) {
+        if (s->plans[i].bucket == b) {
+            s->plans[i].last_use = s->clock;
+            *out = s->plans[i].plan;
+            return RP_OK;
+        }
+    }
+    rp_plan_options options;
+    rp_plan_options_init(&options);
+    options.isa = s->options.isa;
+    options.no_fuse = s->options.no_fuse;
+    options.pool = s->options.pool;
+    rp_plan *plan;
+    RP_TRY(rp_plan_compile(s->graph, s->weights, &s->buckets[b], &options, &plan, err));
+    struct cached_plan *entry = victim(s);
+    if (entry == &s->plans[s->n_plans])
+        s->n_plans++;
+    if (entry->plan && entry->plan == s->last)
+        s->last = NULL; /* its outputs can no longer be named */
+    rp_plan_destroy(entry->plan);
+    *entry = (struct cached_plan){.plan = plan, .bucket = b, .last_use = s->clock};
+    *out = plan;
+    return RP_OK;
+}
+
+rp_status rp_session_plan(rp_session *s, size_t tokens, size_t seqs, size_t markers,
+                          const rp_plan **out, rp_error *err)
+{
+    rp_plan *plan;
+    RP_TRY(find_plan(s, tokens, seqs, markers, &plan, err));
+    *out = plan;
+    return RP_OK;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------
+ */
+
+static rp_status reserve(struct buffer *b, const char *what, size_t n, size_t size, rp_error *err)
+{
+    size_t bytes;
+    if (!rp_mul_ok(n, size, &bytes))
+        return rp_fail(err, RP_ERR_LIMIT, "%s: %zu x %zu bytes wrap", what, n, size);
+    if (bytes <= b->bytes)
+        return RP_OK;
+    void *p = rp_aligned_alloc(bytes);
+    if (!p)
+        return rp_fail(err, RP_ERR_NOMEM, "%s: no memory for %zu bytes", what, bytes);
+    rp_aligned_free(b->p);
+    *b = (struct buffer){.p = p, .bytes = bytes};
+    return RP_OK;
+}
+
+static rp_status reserve_for(rp_session *s, const rp_plan *plan, rp_error *err)
+{
+    const size_t workers = (size_t)rp_pool_threads(s->options.pool);
+    if (plan->arena_bytes > s->arena.bytes)
+        s->last = NULL; /* the outputs of the last run go with the old arena */
+    RP_TRY(reserve(&s->arena, "arena", plan->arena_bytes, 1, err));
+    RP_TRY(reserve(&s->scratch, "scratch", plan->scratch_bytes, workers, err));
+    RP_TRY(reserve(&s->index, "index tables", plan->bucket.tokens * RP_PLAN_MAX_INDICES,
+                   sizeof(int32_t), err));
+    RP_TRY(reserve(&s->blocks, "attention tasks", rp_run_max_blocks(plan),
+                   sizeof(struct rp_query_block), err));
+    RP_TRY(reserve(&s->phases, "phases", plan->n_steps, sizeof(struct rp_phase), err));
+    RP_TRY(reserve(&s->wanted, "steps", plan->n_steps, sizeof(bool), err));
+    return reserve(&s->counters, "counters", plan->n_steps, sizeof(struct rp_counter), err);
+}
+
+rp_status rp_session_reserve(rp_session *s, size_t tokens, size_t seqs, size_t markers,
+                             rp_error *err)
+{
+    rp_plan *plan;
+    RP_TRY(find_plan(s, tokens, seqs, markers, &plan, err));
+    return reserve_for(s, plan, err);
+}
+
+/* ---- running -----------------------------------------------------------------------------------
+ */
+
+static rp_status check_batch(const rp_batch *b, rp_error *err)
+{
+    if (b->struct_size != sizeof *b)
+        return rp_fail(err, RP_ERR_INVALID, "rp_batch has struct_size %zu, expected %zu",
+                       b->struct_size, sizeof *b);
+    if (b->n_seqs == 0 || !b->cu)
+        return rp_fail(err, RP_ERR_INVALID, "the batch has no sequences");
+    if (b->cu[b->n_seqs] < 0 || (b->cu[b->n_seqs] > 0 && !b->ids))
+        return rp_fail(err, RP_ERR_INVALID, "the batch has %d tokens and %s", b->cu[b->n_seqs],
+                       b->ids ? "ids" : "no ids");
+    if (b->markers && (!b->mcu || b->mcu[b->n_seqs] < 0))
+        return rp_fail(err, RP_ERR_INVALID, "the batch has markers but no mcu that counts them");
+    return RP_OK;
+}
+
+/* A NaN or an infinity never leaves as a result without an error. */
+static rp_status check_outputs(const rp_session *s, rp_error *err)
+{
+    for (size_t i = 0; i < s->last->n_outputs; i++) {
+        rp_view view;
+        size_t where;
+        RP_TRY(rp_session_output(s, s->last->outputs[i].name, &view, err));
+        if (s->last->ops->nonfinite(view.data, view.rows * view.width, &where))
+            return rp_fail(err, RP_ERR_NONFINITE, "output %s, row %zu (of %s), column %zu is %s",
+                           s->last->outputs[i].name, where / view.width, rp_rows_name(view.kind),
+                           where % view.width, isnan(view.data[where]) ? "NaN" : "infinite");
+    }
+    return RP_OK;
+}
+
+static rp_status run(rp_session *s, const rp_batch *batch, const rp_observer *observer,
+                     rp_error *err)
+{
+    rp_plan *plan;
+    RP_TRY(check_batch(batch, err));
+    const rp_bucket live = {.tokens = (size_t)batch->cu[batch->n_seqs],
+                            .seqs = batch->n_seqs,
+                            .markers = batch->markers ? (size_t)batch->mcu[batch->n_seqs] : 0};
+    RP_TRY(find_plan(s, live.tokens, live.seqs, live.markers, &plan, err));
+    RP_TRY(reserve_for(s, plan, err));
+    s->last = NULL;
+    s->run = (struct rp_run){.plan = plan,
+                             .batch = batch,
+                             .live = live,
+                             .arena = s->arena.p,
+                             .scratch = s->scratch.p,
+                             .scratch_stride = plan->scratch_bytes,
+                             .index_memory = s->index.p,
+                             .blocks = s->blocks.p,
+                             .phases = s->phases.p,
+                             .counters = s->counters.p,
+                             .wanted = s->wanted.p,
+                             .observer = observer,
+                             .pool = s->options.pool};
+    if (s->options.poison) {
+        memset(s->arena.p, 0xff, s->arena.bytes);
+        memset(s->scratch.p, 0xff, s->scratch.bytes);
+    }
+    RP_TRY(rp_run_prepare(&s->run, err));
+    RP_TRY(rp_run_execute(&s->run, err));
+    s->last = plan;
+    return check_outputs(s, err);
+}
+
+rp_status rp_session_run(rp_session *s, const rp_batch *batch, rp_error *err)
+{
+    return run(s, batch, s->has_observer ? &s->observer : NULL, err);
+}
+
+rp_status rp_session_output(const rp_session *s, const char *name, rp_view *out, rp_error *err)
+{
+    if (!s->last)
+        return rp_fail(err, RP_ERR_MISSING, "output %s: nothing has run", name);
+    char names[RP_ERROR_MESSAGE_BYTES / 2] = "";
+    for (size_t i = 0; i < s->last->n_outputs; i++) {
+        const struct rp_plan_output *o = &s->last->outputs[i];
+        if (strcmp(o->name, name) == 0) {
+            const struct rp_slot *slot = &s->last->slots[o->slot];
+            const unsigned char *at = s->run.arena + slot->offset[s->run.mode];
+            *out = (rp_view){.data = (const float *)(const void *)at,
+                             .rows = rp_bucket_rows(&s->run.live, slot->rows),
+                             .width = slot->width,
+                             .kind = slot->rows};
+            return RP_OK;
+        }
+        const size_t used = strlen(names);
+        if (used + strlen(o->name) + 2 < sizeof names) {
+            strcat(names, " ");
+            strcat(names, o->name);
+        }
+    }
+    return rp_fail(err, RP_ERR_MISSING, "there is no output %s; there are:%s", name, names);
+}
+
+/* ---- digest ------------------------------------------------------------------------------------
+ */
+
+struct digesting {
+    rp_digest *digest;
+    const rp_observer *observer; /* the session's own, which sees what it asked for as ever */
+    XXH3_state_t whole;
+};
+
+static bool want_all(void *context, const rp_step_info *step)
+{
+    (void)context;
+    (void)step;
+    return true;
+}
+
+static rp_status take_hash(void *context, const rp_step_info *step, const rp_view *view)
+{
+    struct digesting *d = context;
+    const uint64_t hash = XXH3_64bits(view->data, view->rows * view->width * sizeof(float));
+    unsigned char bytes[8];
+    for (int i = 0; i < 8; i++)
+        bytes[i] = (unsigned char)(hash >> (8 * i));
+    XXH3_64bits_update(&d->whole, bytes, sizeof bytes);
+    if (step->index < d->digest->capacity) {
+        d->digest->hashes[step->index] = hash;
+        if (d->digest->rows)
+            d->digest->rows[step->index] = view->rows;
+    }
+    d->digest->n_steps = step->index + 1;
+    if (d->observer && d->observer->want(d->observer->context, step))
+        return d->observer->show(d->observer->context, step, view);
+    return RP_OK;
+}
+
+rp_status rp_session_digest(rp_session *s, const rp_batch *batch, rp_digest *digest, rp_error *err)
+{
+    if (digest->struct_size != sizeof *digest)
+        return rp_fail(err, RP_ERR_INVALID, "rp_digest has struct_size %zu, expected %zu",
+                       digest->struct_size, sizeof *digest);
+    struct digesting d = {.digest = digest, .observer = s->has_observer ? &s->observer : NULL};
+    XXH3_64bits_reset(&d.whole);
+    digest->n_steps = 0;
+    const rp_observer observer = {
+        .struct_size = sizeof observer, .want = want_all, .show = take_hash, .context = &d};
+    const rp_status status = run(s, batch, &observer, err);
+    digest->whole = XXH3_64bits_digest(&d.whole);
+    return status;
+}

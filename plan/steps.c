@@ -1,0 +1,135 @@
+/* Running a step: one switch and one call of a kernel. */
+#include "plan/run.h"
+
+#include <assert.h>
+#include <string.h>
+
+float *rp_frame_row(const struct rp_frame *frame, int32_t slot_number, size_t row)
+{
+    const struct rp_slot *slot = &frame->run->plan->slots[slot_number];
+    unsigned char *base = frame->run->arena;
+    const enum rp_mode mode = frame->run->mode;
+    if (mode == RP_BY_CHUNK && slot->in_chunk) {
+        base = frame->scratch;
+        row -= frame->chunk_row0;
+    }
+    return (float *)(void *)(base + slot->offset[mode]) + row * slot->width;
+}
+
+static size_t width_of(const struct rp_frame *frame, int32_t slot)
+{
+    return frame->run->plan->slots[slot].width;
+}
+
+static void embed(const struct rp_step *step, const struct rp_frame *f, float *y, size_t r0,
+                  size_t r1)
+{
+    struct rp_ops_table tables[RP_EMBED_MAX_TABLES];
+    for (size_t t = 0; t < step->p.embed.n; t++)
+        tables[t] = (struct rp_ops_table){.rows = step->p.embed.rows[t],
+                                          .index = f->run->index[step->p.embed.index[t]] + r0,
+                                          .dtype = step->p.embed.dtype[t]};
+    f->run->plan->ops->embed(tables, step->p.embed.n, step->width, y, step->width, 0, r1 - r0);
+}
+
+static void gemm(const struct rp_step *step, const struct rp_frame *f, float *y, size_t r0,
+                 size_t r1, size_t p0, size_t p1)
+{
+    const bool has_residual = step->n_in == 2;
+    const struct rp_gemm_args args = {
+        .a = rp_frame_row(f, step->in[0], r0),
+        .lda = step->p.gemm.k,
+        .packed = step->p.gemm.packed,
+        .n = step->width,
+        .k = step->p.gemm.k,
+        .c = y,
+        .ldc = step->width,
+        .bias = step->p.gemm.bias,
+        .activation = step->p.gemm.activation,
+        .residual = has_residual ? rp_frame_row(f, step->in[1], r0) : NULL,
+        .ld_residual = step->width,
+    };
+    f->run->plan->gemm->run(&args, 0, r1 - r0, p0, p1);
+}
+
+static void concat(const struct rp_step *step, const struct rp_frame *f, float *y, size_t rows,
+                   size_t r0)
+{
+    size_t column = 0;
+    for (size_t k = 0; k < step->n_in; k++) {
+        const size_t width = width_of(f, step->in[k]);
+        const float *x = rp_frame_row(f, step->in[k], r0);
+        for (size_t r = 0; r < rows; r++)
+            memcpy(y + r * step->width + column, x + r * width, width * sizeof *y);
+        column += width;
+    }
+}
+
+void rp_step_rows(const struct rp_step *step, const struct rp_frame *f, size_t r0, size_t r1,
+                  size_t p0, size_t p1)
+{
+    const struct rp_ops *ops = f->run->plan->ops;
+    const size_t rows = r1 - r0, w = step->width;
+    float *y = rp_frame_row(f, step->out, r0);
+    const float *x = step->n_in ? rp_frame_row(f, step->in[0], r0) : NULL;
+    switch (step->op) {
+    case RP_OP_EMBED: embed(step, f, y, r0, r1); return;
+    case RP_OP_LAYER_NORM:
+        ops->layer_norm(x, w, step->p.norm.w, step->p.norm.b, step->p.norm.eps, w, y, w, rows);
+        return;
+    case RP_OP_GEMM: gemm(step, f, y, r0, r1, p0, p1); return;
+    case RP_OP_L2_NORM: ops->l2_norm(x, w, step->p.norm.eps, w, y, w, rows); return;
+    case RP_OP_ACTIVATION: ops->activation(step->p.activation, x, w, w, y, w, rows); return;
+    case RP_OP_ADD: ops->add(x, w, rp_frame_row(f, step->in[1], r0), w, w, y, w, rows); return;
+    case RP_OP_CONCAT: concat(step, f, y, rows, r0); return;
+    default: assert(0 && "a step that does not work by row"); return;
+    }
+}
+
+static void attention(const struct rp_step *step, const struct rp_frame *f, size_t t)
+{
+    const struct rp_run *run = f->run;
+    const size_t heads = step->p.attention.n_heads;
+    const struct rp_query_block *block = &run->blocks[t / heads];
+    const int32_t *cu = run->batch->cu;
+    const struct rp_attention_args args = {
+        .qkv = rp_frame_row(f, step->in[0], 0),
+        .ld = 3 * step->width,
+        .out = rp_frame_row(f, step->out, 0),
+        .ld_out = step->width,
+        .n_heads = heads,
+        .head_dim = step->p.attention.head_dim,
+        .scale = step->p.attention.scale,
+        .rel = step->p.attention.rel,
+        .rel_span = step->p.attention.rel_span,
+    };
+    run->plan->attention->run(&args, (size_t)cu[block->seq],
+                              (size_t)(cu[block->seq + 1] - cu[block->seq]), t % heads,
+                              (size_t)block->q0, (size_t)block->q1, f->scratch);
+}
+
+static void gather_marker(const struct rp_step *step, const struct rp_frame *f, size_t marker)
+{
+    const rp_batch *batch = f->run->batch;
+    size_t seq = 0;
+    while ((size_t)batch->mcu[seq + 1] <= marker)
+        seq++;
+    const size_t row = (size_t)batch->cu[seq] + (size_t)batch->markers[marker];
+    memcpy(rp_frame_row(f, step->out, marker), rp_frame_row(f, step->in[0], row),
+           step->width * sizeof(float));
+}
+
+void rp_step_task(const struct rp_step *step, const struct rp_frame *f, size_t t)
+{
+    const int32_t *cu = f->run->batch->cu;
+    switch (step->op) {
+    case RP_OP_ATTENTION: attention(step, f, t); return;
+    case RP_OP_POOL:
+        f->run->plan->ops->pool(step->p.pooling, rp_frame_row(f, step->in[0], (size_t)cu[t]),
+                                step->width, (size_t)(cu[t + 1] - cu[t]), step->width,
+                                rp_frame_row(f, step->out, t));
+        return;
+    case RP_OP_GATHER_MARKERS: gather_marker(step, f, t); return;
+    default: assert(0 && "a step that works by row"); return;
+    }
+}

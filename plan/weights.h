@@ -1,0 +1,39 @@
+/* Weights: where numbers come from, and the forms in which steps use them.
+ *
+ * A weight is described when it is added and read when a graph that uses it is prepared, straight
+ * into the form that its use needs; there is never a whole row-major f32 copy of a matrix:
+ *
+ *     used as            form                                          read by
+ *     GEMM's w           packed panels of 16 rows (gemm/gemm.h)        gemm
+ *     embedding table    the file's own type, row-major                embed (widened as rows are
+ * read) vector, rel. bias  f32, row-major                                norms, epilogues
+ *
+ * One lock guards the forms.  A plan takes plain pointers to forms, which never move once made.
+ */
+#ifndef RP_PLAN_WEIGHTS_H
+#define RP_PLAN_WEIGHTS_H
+
+#include <rankplan/graph.h>
+#include <rankplan/machine.h>
+
+enum rp_weight_form { RP_FORM_PACKED, RP_FORM_TABLE, RP_FORM_VECTOR, RP_FORM_COUNT };
+
+struct rp_weight_entry {
+    char *name;
+    size_t rows, cols;
+    size_t n_parts;
+    rp_weight_part *parts;
+    rp_dtype table_dtype;      /* of the table form: the parts' own when they agree, else f32 */
+    void *form[RP_FORM_COUNT]; /* NULL until made */
+    uint64_t bytes[RP_FORM_COUNT];
+};
+
+/* NULL when there is no such weight. */
+const struct rp_weight_entry *rp_weights_entry(const rp_weights *weights, rp_weight w);
+
+/* Makes a form of a weight unless it is there.  Thread-safe.  RP_ERR_NOMEM, and what reading fails
+ * with. */
+RP_CHECKED rp_status rp_weights_make(rp_weights *weights, rp_weight w, enum rp_weight_form form,
+                                     rp_pool *pool, rp_error *err);
+
+#endif

@@ -1,4 +1,4 @@
-/* All of rankplan's public headers. */
+/* rankplan: ranking models on CPUs, with the same bits everywhere.  All of the public interface. */
 #ifndef RANKPLAN_RANKPLAN_H
 #define RANKPLAN_RANKPLAN_H
 
@@ -6,6 +6,7 @@
 #include <rankplan/machine.h>
 #include <rankplan/model.h>
 #include <rankplan/plan.h>
+#include <rankplan/ranker.h>
 #include <rankplan/status.h>
 #include <rankplan/tokenizer.h>
 #include <rankplan/version.h>

@@ -1,0 +1,78 @@
+/* Building a graph from named tensors: every family's way to its weights.
+ *
+ * A request names a tensor and the shape that config.json implies.  What is missing is collected,
+ * so that one error lists it all; a wrong shape or type is kept as the first failure.  Either way
+ * the request returns -1 and the family's code goes on: it has no error paths, and rp_build_finish
+ * reports.
+ *
+ *     rp_weight w = rp_build_matrix(b, "pooler.weight", "pooler.dense.weight", hidden, hidden);
+ *
+ * A tensor is looked for with the family's prefix ("bert.") when the checkpoint has it, and under
+ * its old name (LayerNorm.gamma for LayerNorm.weight).
+ */
+#ifndef RP_MODELS_BUILD_H
+#define RP_MODELS_BUILD_H
+
+#include "models/notes.h"
+#include "models/tensors.h"
+
+#include <rankplan/graph.h>
+
+struct rp_build_part; /* several tensors read as one vector */
+
+struct rp_build {
+    rp_graph *graph;
+    rp_weights *weights;
+    struct rp_tensors *tensors;  /* where requests look; may be changed between them */
+    const char *prefix;          /* put before names of the body; "" for none */
+    struct rp_build_part *parts; /* owned; read by the weights until they are prepared */
+    struct rp_name_list missing;
+    const char *missing_from; /* source of the first missing one */
+    uint64_t n_parameters;    /* elements of the tensors used */
+    rp_error first;           /* the first failure; RP_OK: none */
+};
+
+/* `graph` and `weights` are borrowed. */
+struct rp_build rp_build_init(rp_graph *graph, rp_weights *weights, struct rp_tensors *tensors);
+void rp_build_fini(struct rp_build *build);
+
+/* Keeps the first failure. */
+void rp_build_fail(struct rp_build *build, rp_status status, const rp_error *why);
+
+/* Uses the prefix if the checkpoint has the tensor PREFIX NAME. */
+void rp_build_use_prefix(struct rp_build *build, const char *prefix, const char *name);
+
+/* True when the checkpoint has the tensor, under the names that a request would try. */
+bool rp_build_has(const struct rp_build *build, const char *name);
+
+/* The tensor as a weight [rows, cols], or [1, n]; -1 when it cannot be had.  `name` is the weight's
+ * in plans. */
+rp_weight rp_build_matrix(struct rp_build *build, const char *name, const char *tensor,
+                          uint64_t rows, uint64_t cols);
+rp_weight rp_build_vector(struct rp_build *build, const char *name, const char *tensor, uint64_t n);
+
+/* Several matrices [rows, cols] under each other; several vectors [n] one after the other. */
+#define RP_BUILD_MAX_JOINED 3
+rp_weight rp_build_matrices(struct rp_build *build, const char *name, size_t count,
+                            const char *const *tensors, uint64_t rows, uint64_t cols);
+rp_weight rp_build_vectors(struct rp_build *build, const char *name, size_t count,
+                           const char *const *tensors, uint64_t n);
+
+/* A linear layer: weights STEP.weight and STEP.bias from TENSOR.weight and TENSOR.bias, and its
+ * GEMM. */
+rp_value rp_build_linear(struct rp_build *build, const char *step, const char *tensor, rp_value x,
+                         uint64_t in, uint64_t out, rp_activation activation, rp_value residual);
+
+/* A layer norm: weights STEP.weight and STEP.bias from TENSOR.weight and TENSOR.bias. */
+rp_value rp_build_norm(struct rp_build *build, const char *step, const char *tensor, rp_value x,
+                       uint64_t width, float eps);
+
+/* The status of everything so far. */
+RP_CHECKED rp_status rp_build_finish(struct rp_build *build, rp_error *err);
+
+/* Notes the tensors that nothing used: those that are known to belong to heads and buffers, and the
+ * rest. */
+RP_CHECKED rp_status rp_build_note_unused(const struct rp_tensors *tensors, struct rp_notes *notes,
+                                          rp_error *err);
+
+#endif

@@ -1,0 +1,411 @@
+/* Loading: folder, configuration, tensors, graph, weights, in this order.
+ *
+ * A struct load holds what lives only while loading (open files, parsed configuration); the model
+ * holds what outlives it.  The graph is built whole, then one small plan is compiled: that reads
+ * and converts every weight, after which the files are closed.
+ */
+#include <rankplan/model.h>
+#include <rankplan/plan.h>
+
+#include "models/chain.h"
+#include "models/config.h"
+#include "models/family.h"
+#include "models/folder.h"
+#include "pool/error.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct rp_model {
+    rp_model_info info;
+    rp_graph *graph;
+    rp_weights *weights;
+    struct rp_folder folder; /* prompts, and the strings of info */
+    struct rp_notes notes;
+    char *family, *architecture;
+    char pooling[RP_POOLING_TEXT_BYTES];
+    char **labels;
+    char (*hidden_names)[RP_STEP_NAME_BYTES];
+    size_t n_hidden;
+};
+
+struct load {
+    rp_model *model;
+    unsigned flags;
+    rp_pool *pool;
+    struct rp_config config;
+    struct rp_tensors *tensors;
+    struct rp_build build;
+    struct rp_chain chain;
+    const struct rp_family *family;
+    struct rp_encoder encoder;
+    rp_value last;
+};
+
+void rp_model_options_init(rp_model_options *options)
+{
+    *options = (rp_model_options){.struct_size = sizeof *options};
+}
+
+/* ---- configuration ----------------------------------------------------------------------------
+ */
+
+static rp_status copy(const char *text, char **out, rp_error *err)
+{
+    *out = strdup(text);
+    return *out ? RP_OK : rp_fail(err, RP_ERR_NOMEM, "no memory for a string");
+}
+
+/* A classifier, unless the folder pools its rows into a vector. */
+static rp_task choose_task(const struct load *l)
+{
+    static const char suffix[] = "ForSequenceClassification";
+    const struct rp_folder *folder = &l->model->folder;
+    const char *name = l->config.architecture;
+    const size_t n = strlen(name), tail = sizeof suffix - 1;
+    if (folder->n_modules > 0 || folder->task == RP_FOLDER_EMBEDS)
+        return RP_TASK_EMBED;
+    if (folder->task == RP_FOLDER_CLASSIFIES || (n >= tail && strcmp(name + n - tail, suffix) == 0))
+        return RP_TASK_CLASSIFY;
+    return RP_TASK_EMBED;
+}
+
+/* The table of positions limits every other statement about the length. */
+static rp_status set_max_length(struct load *l, rp_error *err)
+{
+    rp_model_info *info = &l->model->info;
+    const struct rp_folder *folder = &l->model->folder;
+    const int64_t limit = l->encoder.positions - l->encoder.first_position;
+    if (limit < 1)
+        return rp_fail(err, RP_ERR_FORMAT,
+                       "%s: max_position_embeddings is %" PRId64
+                       ", but positions begin at %" PRId64,
+                       l->config.path, l->encoder.positions, l->encoder.first_position);
+    const bool said = folder->max_length > 0 && folder->max_length <= limit;
+    info->max_length = (size_t)(said ? folder->max_length : limit);
+    info->max_length_source =
+        said ? folder->max_length_source : "config.json:max_position_embeddings";
+    if (folder->max_length > limit)
+        return rp_notes_add(&l->model->notes, err,
+                            "%s is %" PRId64 ", more than the %" PRId64
+                            " that config.json's positions allow",
+                            folder->max_length_source, folder->max_length, limit);
+    return RP_OK;
+}
+
+static rp_status describe_encoder(struct load *l, rp_error *err)
+{
+    rp_model *model = l->model;
+    const struct rp_encoder *e = &l->encoder;
+    RP_TRY(copy(l->config.model_type, &model->family, err));
+    RP_TRY(copy(l->config.architecture, &model->architecture, err));
+    model->info.family = model->family;
+    model->info.architecture = model->architecture;
+    model->info.n_layers = (size_t)e->layers;
+    model->info.hidden = (size_t)e->hidden;
+    model->info.n_heads = (size_t)e->heads;
+    model->info.head_dim = (size_t)e->head_dim;
+    model->info.intermediate = (size_t)e->intermediate;
+    model->info.vocab_size = (size_t)e->vocab;
+    model->info.n_type_ids = (size_t)e->types;
+    model->info.pad_id = (int32_t)e->pad;
+    model->info.similarity = model->folder.similarity;
+    model->info.pooling = model->pooling;
+    return set_max_length(l, err);
+}
+
+static rp_status configure(struct load *l, rp_error *err)
+{
+    RP_TRY(rp_config_open(l->model->folder.transformer, &l->config, err));
+    RP_TRY(rp_family_find(&l->config, &l->family, err));
+    RP_TRY(l->family->configure(&l->config, &l->encoder, err));
+    l->model->info.task = choose_task(l);
+    RP_TRY(describe_encoder(l, err));
+    return rp_config_note_unknown(&l->config, &l->model->notes, err);
+}
+
+/* ---- the encoder ------------------------------------------------------------------------------
+ */
+
+/* Only after the tensors have shown that there are so many layers. */
+static rp_status name_hidden_states(struct load *l, rp_error *err)
+{
+    rp_model *model = l->model;
+    const size_t n = (size_t)l->encoder.layers + 1;
+    model->hidden_names = calloc(n, sizeof *model->hidden_names);
+    if (!model->hidden_names)
+        return rp_fail(err, RP_ERR_NOMEM, "no memory for %zu names", n);
+    model->n_hidden = n;
+    for (size_t i = 0; i < n; i++)
+        rp_encoder_hidden_name(&l->encoder, i, model->hidden_names[i]);
+    return RP_OK;
+}
+
+static rp_status build_encoder(struct load *l, rp_error *err)
+{
+    rp_model *model = l->model;
+    RP_TRY(rp_tensors_open(model->folder.transformer, &model->notes, &l->tensors, err));
+    RP_TRY(rp_graph_create(&model->graph, err));
+    RP_TRY(rp_weights_create(&model->weights, err));
+    l->build = rp_build_init(model->graph, model->weights, l->tensors);
+    rp_build_use_prefix(&l->build, l->family->prefix, l->family->names->word);
+    l->last = rp_encoder_build(&l->build, &l->encoder, l->family->names);
+    if (l->flags & RP_MODEL_ALL_OUTPUTS)
+        rp_graph_output(model->graph, "last", l->last, RP_ROWS_TOKENS, (size_t)l->encoder.hidden);
+    return RP_OK;
+}
+
+/* ---- classifiers ------------------------------------------------------------------------------
+ */
+
+/* config_sentence_transformers.json, else config.json's sentence_transformers, else its older key,
+ * else Sigmoid for one label and nothing for several: as sentence-transformers 6 does.  A softmax
+ * over the labels is not an activation of one number and is refused by its name; callers have the
+ * logits. */
+static rp_status choose_activation(struct load *l, rp_error *err)
+{
+    static const char new_key[] = "sentence_transformers", fn[] = "activation_fn";
+    static const char old_key[] = "sbert_ce_default_activation_function";
+    rp_model_info *info = &l->model->info;
+    const char *said = NULL;
+    const json_t *section = rp_json_get(&l->config.json, new_key);
+    if (l->model->folder.activation_fn)
+        return rp_torch_activation("config_sentence_transformers.json", fn,
+                                   l->model->folder.activation_fn, &info->score_activation, err);
+    if (section && !json_is_object(section))
+        return rp_fail(err, RP_ERR_FORMAT, "%s: key \"%s\" is not an object", l->config.path,
+                       new_key);
+    if (section) {
+        const struct rp_json inner = {.file = l->config.path,
+                                      .object = (json_t *)(uintptr_t)section};
+        RP_TRY(rp_json_string(&inner, fn, RP_JSON_OPTIONAL, &said, err));
+    }
+    if (said)
+        return rp_torch_activation(l->config.path, fn, said, &info->score_activation, err);
+    RP_TRY(rp_json_string(&l->config.json, old_key, RP_JSON_OPTIONAL, &said, err));
+    if (said)
+        return rp_torch_activation(l->config.path, old_key, said, &info->score_activation, err);
+    info->score_activation = info->n_labels == 1 ? RP_ACT_SIGMOID : RP_ACT_NONE;
+    return RP_OK;
+}
+
+static rp_status read_labels(struct load *l, rp_error *err)
+{
+    rp_model *model = l->model;
+    const char **names;
+    size_t n;
+    RP_TRY(rp_config_labels(&l->config, &n, &names, err));
+    rp_status s = RP_OK;
+    model->labels = calloc(n, sizeof *model->labels);
+    if (!model->labels)
+        s = rp_fail(err, RP_ERR_NOMEM, "no memory for %zu labels", n);
+    else
+        model->info.n_labels = n;
+    for (size_t i = 0; i < n && s == RP_OK; i++)
+        if (names[i])
+            s = copy(names[i], &model->labels[i], err);
+    free(names);
+    return s;
+}
+
+static rp_status add_scores(struct load *l, rp_value logits, rp_error *err)
+{
+    rp_graph *graph = l->model->graph;
+    rp_model_info *info = &l->model->info;
+    RP_TRY(choose_activation(l, err));
+    rp_value scores = logits;
+    if (info->score_activation != RP_ACT_NONE)
+        scores = rp_graph_activation(graph, "scores", logits, info->score_activation);
+    rp_graph_output(graph, "logits", logits, RP_ROWS_SEQS, info->n_labels);
+    rp_graph_output(graph, "scores", scores, RP_ROWS_SEQS, info->n_labels);
+    return RP_OK;
+}
+
+static rp_status build_classifier(struct load *l, rp_error *err)
+{
+    rp_value pooled = -1;
+    RP_TRY(read_labels(l, err));
+    const rp_value logits = rp_encoder_head(&l->build, &l->encoder, l->family->classifier, l->last,
+                                            l->model->info.n_labels, &pooled);
+    if ((l->flags & RP_MODEL_ALL_OUTPUTS) && l->family->pooled_head)
+        rp_graph_output(l->model->graph, "pooler", pooled, RP_ROWS_SEQS, (size_t)l->encoder.hidden);
+    return add_scores(l, logits, err);
+}
+
+/* ---- embedders --------------------------------------------------------------------------------
+ */
+
+/* What a folder without modules is read as. */
+static rp_status default_pooling(struct load *l, rp_error *err)
+{
+    struct rp_folder *folder = &l->model->folder;
+    if (folder->n_modules > 0)
+        return RP_OK;
+    folder->modules[0] = (struct rp_module){
+        .kind = RP_MODULE_POOLING, .modes = {RP_POOL_MEAN}, .n_modes = 1, .include_prompt = true};
+    folder->n_modules = 1;
+    return rp_notes_add(&l->model->notes, err,
+                        "the folder does not say how to pool: the mean of all "
+                        "tokens is taken, without normalisation");
+}
+
+static rp_status build_embedder(struct load *l, rp_error *err)
+{
+    rp_model *model = l->model;
+    rp_model_info *info = &model->info;
+    rp_value x = -1;
+    RP_TRY(default_pooling(l, err));
+    if ((l->flags & RP_MODEL_ALL_OUTPUTS) && l->family->has_pooler) {
+        const rp_value pooler = rp_encoder_pooler(&l->build, &l->encoder, l->last);
+        if (pooler >= 0)
+            rp_graph_output(model->graph, "pooler", pooler, RP_ROWS_SEQS,
+                            (size_t)l->encoder.hidden);
+    }
+    RP_TRY(rp_chain_build(&l->build, &model->folder, (uint64_t)l->encoder.hidden, l->last,
+                          &model->notes, &l->chain, &x, err));
+    for (size_t i = 0; i < model->folder.n_modules; i++)
+        if (model->folder.modules[i].kind == RP_MODULE_POOLING)
+            rp_folder_pooling_text(&model->folder.modules[i], model->pooling);
+    if (l->chain.scores) {
+        info->task = RP_TASK_CLASSIFY;
+        info->n_labels = (size_t)l->chain.width;
+        return add_scores(l, x, err);
+    }
+    info->dimension = (size_t)l->chain.width;
+    info->normalized = l->chain.normalized;
+    rp_graph_output(model->graph, "embedding", x, RP_ROWS_SEQS, (size_t)l->chain.width);
+    return RP_OK;
+}
+
+/* ---- loading ----------------------------------------------------------------------------------
+ */
+
+/* Compiling a plan checks every shape again and converts every weight that the graph uses. */
+static rp_status prepare(struct load *l, rp_error *err)
+{
+    const rp_bucket bucket = {.tokens = 16, .seqs = 1};
+    rp_plan_options options;
+    rp_plan *plan;
+    rp_plan_options_init(&options);
+    options.pool = l->pool;
+    RP_TRY(rp_plan_compile(l->model->graph, l->model->weights, &bucket, &options, &plan, err));
+    rp_plan_destroy(plan);
+    return RP_OK;
+}
+
+static rp_status load_folder(struct load *l, const char *path, rp_error *err)
+{
+    rp_model *model = l->model;
+    RP_TRY(rp_folder_open(path, &model->notes, &model->folder, err));
+    RP_TRY(configure(l, err));
+    RP_TRY(build_encoder(l, err));
+    RP_TRY(model->info.task == RP_TASK_CLASSIFY ? build_classifier(l, err)
+                                                : build_embedder(l, err));
+    RP_TRY(rp_build_finish(&l->build, err));
+    RP_TRY(name_hidden_states(l, err));
+    RP_TRY(rp_build_note_unused(l->tensors, &model->notes, err));
+    RP_TRY(prepare(l, err));
+    model->info.n_parameters = l->build.n_parameters;
+    model->info.n_notes = model->notes.n;
+    return RP_OK;
+}
+
+static void unload(struct load *l)
+{
+    rp_build_fini(&l->build);
+    rp_chain_close(&l->chain);
+    rp_tensors_close(l->tensors);
+    rp_config_close(&l->config);
+}
+
+rp_status rp_model_load(const char *folder, const rp_model_options *options, rp_model **out,
+                        rp_error *err)
+{
+    rp_model_options o;
+    rp_model_options_init(&o);
+    if (!folder || !out)
+        return rp_fail(err, RP_ERR_INVALID,
+                       "rp_model_load needs a folder and a place for the model");
+    if (options)
+        memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
+    if (o.flags & ~RP_MODEL_ALL_OUTPUTS)
+        return rp_fail(err, RP_ERR_INVALID, "rp_model_load: flags 0x%x hold bits that mean nothing",
+                       o.flags);
+    rp_model *model = calloc(1, sizeof *model);
+    if (!model)
+        return rp_fail(err, RP_ERR_NOMEM, "%s: no memory", folder);
+    struct load l = {.model = model, .flags = o.flags, .pool = o.pool, .last = -1};
+    const rp_status s = load_folder(&l, folder, err);
+    unload(&l);
+    if (s != RP_OK) {
+        rp_model_destroy(model);
+        return s;
+    }
+    *out = model;
+    return RP_OK;
+}
+
+void rp_model_destroy(rp_model *model)
+{
+    if (!model)
+        return;
+    for (size_t i = 0; model->labels && i < model->info.n_labels; i++)
+        free(model->labels[i]);
+    free(model->labels);
+    free(model->hidden_names);
+    free(model->family);
+    free(model->architecture);
+    rp_graph_destroy(model->graph);
+    rp_weights_destroy(model->weights);
+    rp_notes_fini(&model->notes);
+    rp_folder_close(&model->folder);
+    free(model);
+}
+
+/* ---- looking at a model -----------------------------------------------------------------------
+ */
+
+void rp_model_get_info(const rp_model *model, rp_model_info *out)
+{
+    const size_t size = out->struct_size < sizeof *out ? out->struct_size : sizeof *out;
+    const size_t said = out->struct_size;
+    memcpy(out, &model->info, size);
+    out->struct_size = said;
+}
+
+const char *rp_model_note(const rp_model *model, size_t i)
+{
+    return i < model->notes.n ? model->notes.text[i] : NULL;
+}
+
+const char *rp_model_label(const rp_model *model, size_t i)
+{
+    return model->labels && i < model->info.n_labels ? model->labels[i] : NULL;
+}
+
+const char *rp_model_prompt(const rp_model *model, const char *name)
+{
+    const struct rp_folder *f = &model->folder;
+    const char *wanted = name ? name : f->default_prompt;
+    for (size_t i = 0; wanted && i < f->n_prompts; i++)
+        if (strcmp(f->prompt_names[i], wanted) == 0)
+            return f->prompt_texts[i];
+    return NULL;
+}
+
+const rp_graph *rp_model_graph(const rp_model *model)
+{
+    return model->graph;
+}
+
+rp_weights *rp_model_weights(const rp_model *model)
+{
+    return model->weights;
+}
+
+const char *rp_model_hidden_name(const rp_model *model, size_t layer)
+{
+    return layer < model->n_hidden ? model->hidden_names[layer] : NULL;
+}

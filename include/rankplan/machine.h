@@ -79,6 +79,11 @@ RP_API void rp_pool_destroy(rp_pool *pool);
 /* Number of threads, the caller included.  NULL counts as 1. */
 RP_API int rp_pool_threads(const rp_pool *pool);
 
+/* What this machine's multiply-adds reach at best: independent chains in registers, on n_threads
+ * threads at once, with the instructions of the mask; GFLOP/s, two per multiply-add.  Takes about a
+ * tenth of a second, and reads low on a busy machine.  0 when the threads could not be started. */
+RP_API double rp_machine_peak_gflops(uint32_t isa, int n_threads);
+
 #ifdef __cplusplus
 }
 #endif

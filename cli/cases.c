@@ -1,0 +1,89 @@
+/* Test cases: token ids and reference outputs in a safetensors file. */
+#include "cli/cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static rp_status fail(struct cli *cli, rp_status status, const char *path, const char *what)
+{
+    cli->err.status = status;
+    snprintf(cli->err.message, sizeof cli->err.message, "%s: %s", path, what);
+    return status;
+}
+
+static rp_status read_ints(struct cli *cli, struct cli_cases *c, const char *name, size_t *n,
+                           int32_t **out)
+{
+    rp_tensor tensor;
+    rp_status status = rp_tensor_file_find(c->file, name, &tensor, &cli->err);
+    if (status != RP_OK)
+        return status;
+    *n = (size_t)tensor.n_elements;
+    *out = calloc(*n ? *n : 1, sizeof **out);
+    if (!*out)
+        return fail(cli, RP_ERR_NOMEM, c->path, "no memory for its ids");
+    return rp_tensor_file_read_i32(c->file, name, *out, *n, &cli->err);
+}
+
+static rp_status read_all(struct cli *cli, struct cli_cases *c)
+{
+    size_t n_cu = 0, n_types = 0;
+    rp_tensor tensor;
+    rp_status status = read_ints(cli, c, "ids", &c->n_tokens, &c->ids);
+    if (status == RP_OK)
+        status = read_ints(cli, c, "cu", &n_cu, &c->cu);
+    if (status == RP_OK && rp_tensor_file_find(c->file, "type_ids", &tensor, NULL) == RP_OK) {
+        status = read_ints(cli, c, "type_ids", &n_types, &c->type_ids);
+        if (status == RP_OK && n_types != c->n_tokens)
+            status = fail(cli, RP_ERR_SHAPE, c->path, "type_ids and ids have different lengths");
+    }
+    if (status != RP_OK)
+        return status;
+    if (n_cu < 2 || c->cu[0] != 0 || c->cu[n_cu - 1] != (int32_t)c->n_tokens)
+        return fail(cli, RP_ERR_SHAPE, c->path, "cu does not run from 0 to the number of ids");
+    c->n_seqs = n_cu - 1;
+    for (size_t i = 0; i < c->n_seqs; i++)
+        if (c->cu[i + 1] <= c->cu[i])
+            return fail(cli, RP_ERR_SHAPE, c->path, "cu does not rise");
+    return RP_OK;
+}
+
+rp_status cli_open_cases(struct cli *cli, struct cli_cases *out)
+{
+    memset(out, 0, sizeof *out);
+    const size_t n = strlen(cli->model) + sizeof "/cases.safetensors";
+    out->path_memory = malloc(n);
+    if (!out->path_memory)
+        return fail(cli, RP_ERR_NOMEM, cli->model, "no memory");
+    snprintf(out->path_memory, n, "%s/cases.safetensors", cli->model);
+    out->path = cli->o.cases ? cli->o.cases : out->path_memory;
+    rp_status status = rp_tensor_file_open(out->path, &out->file, &cli->err);
+    if (status == RP_OK)
+        status = read_all(cli, out);
+    if (status != RP_OK)
+        cli_close_cases(out);
+    return status;
+}
+
+void cli_close_cases(struct cli_cases *c)
+{
+    rp_tensor_file_close(c->file);
+    free(c->path_memory);
+    free(c->ids);
+    free(c->cu);
+    free(c->type_ids);
+    memset(c, 0, sizeof *c);
+}
+
+rp_batch cli_cases_batch(const struct cli_cases *c, size_t first, size_t end, int32_t *cu)
+{
+    rp_batch batch;
+    for (size_t i = first; i <= end; i++)
+        cu[i - first] = c->cu[i] - c->cu[first];
+    rp_batch_init(&batch);
+    batch.n_seqs = end - first;
+    batch.cu = cu;
+    batch.ids = c->ids + c->cu[first];
+    batch.type_ids = c->type_ids ? c->type_ids + c->cu[first] : NULL;
+    return batch;
+}

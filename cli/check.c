@@ -1,0 +1,313 @@
+/* rankplan check: the model's outputs against those of a reference.
+ *
+ * The sequences of the file run in batches; rows of every tensor that the file has are compared as
+ * they come.  hidden.N is seen through the observer by the name of its step; last, pooler and
+ * logits are outputs.
+ */
+#include "cli/cli.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BATCH_TOKENS 4096
+
+/* One tensor of the file and what was found of it so far. */
+struct compared {
+    char name[64];
+    const char *step; /* of the observer; NULL: an output of the graph */
+    bool per_token;
+    float *want;
+    float *got; /* logits only, for the rankings */
+    size_t rows, width;
+    double max_abs, largest;
+    size_t seen; /* rows compared */
+};
+
+struct check {
+    struct cli *cli;
+    struct cli_model model;
+    struct cli_cases cases;
+    struct compared *tensors;
+    size_t n;
+    size_t first_token, first_seq; /* where the running batch starts */
+};
+
+static void compare_rows(struct compared *t, size_t row0, const rp_view *view)
+{
+    for (size_t i = 0; i < view->rows * view->width; i++) {
+        const double want = (double)t->want[row0 * t->width + i];
+        const double error = fabs((double)view->data[i] - want);
+        /* A NaN on either side is an infinite error, never a small one. */
+        if (!(error <= t->max_abs))
+            t->max_abs = isnan(error) ? INFINITY : error;
+        if (fabs(want) > t->largest)
+            t->largest = fabs(want);
+    }
+    if (t->got)
+        memcpy(t->got + row0 * t->width, view->data, view->rows * view->width * sizeof *t->got);
+    t->seen += view->rows;
+}
+
+static bool want_step(void *context, const rp_step_info *step)
+{
+    const struct check *c = context;
+    for (size_t i = 0; i < c->n; i++)
+        if (c->tensors[i].step && strcmp(c->tensors[i].step, step->name) == 0)
+            return true;
+    return false;
+}
+
+static rp_status show_step(void *context, const rp_step_info *step, const rp_view *view)
+{
+    struct check *c = context;
+    for (size_t i = 0; i < c->n; i++)
+        if (c->tensors[i].step && strcmp(c->tensors[i].step, step->name) == 0 &&
+            c->tensors[i].width == view->width)
+            compare_rows(&c->tensors[i], c->first_token, view);
+    return RP_OK;
+}
+
+/* ---- which tensors ------------------------------------------------------------------------------
+ */
+
+/* Whether the file's tensor is one that a model of ours has, and where to find it there. */
+static bool place(const struct check *c, const rp_tensor *tensor, struct compared *out)
+{
+    static const char *const outputs[] = {"last", "pooler", "logits"};
+    memset(out, 0, sizeof *out);
+    if (tensor->rank != 2 || strlen(tensor->name) >= sizeof out->name)
+        return false;
+    strcpy(out->name, tensor->name);
+    out->rows = (size_t)tensor->dims[0];
+    out->width = (size_t)tensor->dims[1];
+    if (strncmp(tensor->name, "hidden.", 7) == 0) {
+        char *end;
+        const unsigned long layer = strtoul(tensor->name + 7, &end, 10);
+        out->step = *end ? NULL : rp_model_hidden_name(c->model.model, layer);
+        out->per_token = true;
+        return out->step != NULL;
+    }
+    for (size_t i = 0; i < 3; i++)
+        if (strcmp(tensor->name, outputs[i]) == 0) {
+            out->per_token = i == 0;
+            return true;
+        }
+    return false;
+}
+
+static rp_status load_tensor(struct check *c, struct compared *t)
+{
+    const size_t want_rows = t->per_token ? c->cases.n_tokens : c->cases.n_seqs;
+    rp_error *err = &c->cli->err;
+    if (t->rows != want_rows) {
+        snprintf(err->message, sizeof err->message, "%s: %s has %zu rows, expected %zu",
+                 c->cases.path, t->name, t->rows, want_rows);
+        return RP_ERR_SHAPE;
+    }
+    const size_t n = t->rows * t->width;
+    t->want = calloc(n ? n : 1, sizeof *t->want);
+    if (strcmp(t->name, "logits") == 0)
+        t->got = calloc(n ? n : 1, sizeof *t->got);
+    if (!t->want || (strcmp(t->name, "logits") == 0 && !t->got)) {
+        snprintf(err->message, sizeof err->message, "%s: no memory for %s", c->cases.path, t->name);
+        return RP_ERR_NOMEM;
+    }
+    return rp_tensor_file_read_f32(c->cases.file, t->name, t->want, n, err);
+}
+
+static rp_status load_tensors(struct check *c)
+{
+    const size_t n = rp_tensor_file_count(c->cases.file);
+    c->tensors = calloc(n ? n : 1, sizeof *c->tensors);
+    if (!c->tensors)
+        return RP_ERR_NOMEM;
+    for (size_t i = 0; i < n; i++) {
+        rp_tensor tensor;
+        if (rp_tensor_file_get(c->cases.file, i, &tensor) != RP_OK ||
+            !place(c, &tensor, &c->tensors[c->n]))
+            continue;
+        const rp_status status = load_tensor(c, &c->tensors[c->n++]);
+        if (status != RP_OK)
+            return status;
+    }
+    if (c->n == 0) {
+        snprintf(c->cli->err.message, sizeof c->cli->err.message,
+                 "%s: it has none of hidden.N, last, pooler and logits", c->cases.path);
+        return RP_ERR_MISSING;
+    }
+    return RP_OK;
+}
+
+/* ---- running ------------------------------------------------------------------------------------
+ */
+
+static rp_status compare_outputs(struct check *c, rp_session *session)
+{
+    for (size_t i = 0; i < c->n; i++) {
+        struct compared *t = &c->tensors[i];
+        rp_view view;
+        if (t->step)
+            continue;
+        const rp_status status = rp_session_output(session, t->name, &view, &c->cli->err);
+        if (status != RP_OK)
+            return status;
+        if (view.width != t->width) {
+            snprintf(c->cli->err.message, sizeof c->cli->err.message,
+                     "%s: %s is %zu wide, and the model's is %zu", c->cases.path, t->name, t->width,
+                     view.width);
+            return RP_ERR_SHAPE;
+        }
+        compare_rows(t, t->per_token ? c->first_token : c->first_seq, &view);
+    }
+    return RP_OK;
+}
+
+static rp_status run_cases(struct check *c, rp_session *session)
+{
+    int32_t *cu = calloc(c->cases.n_seqs + 1, sizeof *cu);
+    rp_status status = cu ? RP_OK : RP_ERR_NOMEM;
+    const rp_observer observer = {
+        .struct_size = sizeof observer, .want = want_step, .show = show_step, .context = c};
+    rp_session_observe(session, &observer);
+    for (size_t first = 0, end; status == RP_OK && first < c->cases.n_seqs; first = end) {
+        for (end = first + 1; end < c->cases.n_seqs && end - first < BATCH_TOKENS / 2 &&
+                              c->cases.cu[end + 1] - c->cases.cu[first] <= BATCH_TOKENS;)
+            end++;
+        const rp_batch batch = cli_cases_batch(&c->cases, first, end, cu);
+        c->first_token = (size_t)c->cases.cu[first];
+        c->first_seq = first;
+        status = rp_session_run(session, &batch, &c->cli->err);
+        if (status == RP_OK)
+            status = compare_outputs(c, session);
+    }
+    free(cu);
+    return status;
+}
+
+/* ---- rankings -----------------------------------------------------------------------------------
+ */
+
+/* The first candidate of each group is the right one; its rank is how many stand before it. */
+struct ranking {
+    size_t groups, same_order, first;
+    double reciprocal;
+};
+
+static void rank_group(struct ranking *r, const float *got, const float *want, size_t n,
+                       size_t *order, size_t *other)
+{
+    rp_rank(got, n, order);
+    rp_rank(want, n, other);
+    r->groups++;
+    r->same_order += memcmp(order, other, n * sizeof *order) == 0;
+    for (size_t i = 0; i < n; i++)
+        if (order[i] == 0) {
+            r->first += i == 0;
+            r->reciprocal += 1 / (double)(i + 1);
+        }
+}
+
+static void print_ranking(const char *who, const struct ranking *r)
+{
+    printf("%-10s recall@1 ", who);
+    cli_put_double(stdout, (double)r->first / (double)r->groups, 4);
+    printf(" MRR ");
+    cli_put_double(stdout, r->reciprocal / (double)r->groups, 4);
+    putchar('\n');
+}
+
+static rp_status check_rankings(struct check *c)
+{
+    const struct compared *logits = NULL;
+    rp_tensor tensor;
+    for (size_t i = 0; i < c->n; i++)
+        if (strcmp(c->tensors[i].name, "logits") == 0 && c->tensors[i].width == 1)
+            logits = &c->tensors[i];
+    if (!logits || rp_tensor_file_find(c->cases.file, "group", &tensor, NULL) != RP_OK ||
+        tensor.n_elements != c->cases.n_seqs)
+        return RP_OK;
+    const size_t n = c->cases.n_seqs;
+    int32_t *group = calloc(n, sizeof *group);
+    size_t *order = calloc(2 * n, sizeof *order);
+    struct ranking ours = {0}, reference = {0};
+    rp_status status = group && order
+                           ? rp_tensor_file_read_i32(c->cases.file, "group", group, n, &c->cli->err)
+                           : RP_ERR_NOMEM;
+    for (size_t first = 0, end; status == RP_OK && first < n; first = end) {
+        for (end = first + 1; end < n && group[end] == group[first];)
+            end++;
+        rank_group(&ours, logits->got + first, logits->want + first, end - first, order, order + n);
+        rank_group(&reference, logits->want + first, logits->want + first, end - first, order,
+                   order + n);
+    }
+    if (status == RP_OK) {
+        printf("rankings   %zu, in the reference's order %zu\n", ours.groups, ours.same_order);
+        print_ranking("rankplan", &ours);
+        print_ranking("reference", &reference);
+    }
+    free(group);
+    free(order);
+    return status;
+}
+
+/* ---- verdict ------------------------------------------------------------------------------------
+ */
+
+static int print_verdict(const struct check *c)
+{
+    int code = CLI_OK;
+    for (size_t i = 0; i < c->n; i++) {
+        const struct compared *t = &c->tensors[i];
+        const double relative = t->max_abs == 0 ? 0 : t->max_abs / t->largest;
+        const bool passes = t->seen == t->rows && relative <= c->cli->o.tol;
+        printf("%-10s max_abs ", t->name);
+        cli_put_double(stdout, t->max_abs, 3);
+        printf(" relative ");
+        cli_put_double(stdout, relative, 3);
+        if (t->seen != t->rows)
+            printf(" %zu of %zu rows", t->seen, t->rows);
+        puts(passes ? " ok" : " FAILS");
+        if (!passes)
+            code = CLI_DIFFERS;
+    }
+    return code;
+}
+
+static rp_status check(struct check *c)
+{
+    rp_session *session = NULL;
+    size_t longest = BATCH_TOKENS;
+    for (size_t i = 0; i < c->cases.n_seqs; i++)
+        if ((size_t)(c->cases.cu[i + 1] - c->cases.cu[i]) > longest)
+            longest = (size_t)(c->cases.cu[i + 1] - c->cases.cu[i]);
+    rp_status status = load_tensors(c);
+    if (status == RP_OK)
+        status = cli_open_session(c->cli, &c->model, longest, &session);
+    if (status == RP_OK)
+        status = run_cases(c, session);
+    rp_session_destroy(session);
+    return status == RP_OK ? check_rankings(c) : status;
+}
+
+int cli_check(struct cli *cli)
+{
+    struct check c = {.cli = cli};
+    snprintf(cli->err.message, sizeof cli->err.message, "no memory");
+    rp_status status = cli_open_model(cli, RP_MODEL_ALL_OUTPUTS, &c.model);
+    if (status != RP_OK)
+        return cli_fail(cli, status);
+    status = cli_open_cases(cli, &c.cases);
+    if (status == RP_OK)
+        status = check(&c);
+    const int code = status == RP_OK ? print_verdict(&c) : cli_fail(cli, status);
+    for (size_t i = 0; i < c.n; i++) {
+        free(c.tensors[i].want);
+        free(c.tensors[i].got);
+    }
+    free(c.tensors);
+    cli_close_cases(&c.cases);
+    cli_close_model(&c.model);
+    return code;
+}

@@ -1,0 +1,136 @@
+/* The command: what its sub-commands share.  It uses the public headers alone, as any other program
+ * would. */
+#ifndef RP_CLI_CLI_H
+#define RP_CLI_CLI_H
+
+#include <rankplan/rankplan.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+
+/* Exit codes, as documented in `rankplan --help`. */
+enum cli_exit {
+    CLI_OK = 0,
+    CLI_DIFFERS = 1, /* check: over the tolerance */
+    CLI_USAGE = 2,   /* the command line */
+    CLI_INPUT = 3,   /* a model, file or text is wrong */
+    CLI_SYSTEM = 4   /* memory, threads, output that cannot be written */
+};
+
+/* Every option of every command; a command says which it takes. */
+struct cli_options {
+    int threads; /* 0: all that may be used */
+    const char *isa;
+    size_t max_length;
+    bool quiet;
+    const char *format;
+    const char *query;
+    size_t top_n; /* SIZE_MAX: all */
+    rp_bucket bucket;
+    bool has_bucket;
+    const char *cases;
+    double tol;
+    const char *shape;
+    bool json;
+    const char *prompt;
+    bool no_fuse;
+};
+
+struct cli {
+    struct cli_options o;
+    const char *command;
+    const char *model; /* the folder */
+    const char *file;  /* "-" or NULL: standard input */
+    uint32_t isa;
+    rp_pool *pool;
+    rp_error err;
+};
+
+struct cli_command {
+    const char *name, *arguments, *summary;
+    const char *options; /* long names, separated by spaces, beside the common ones */
+    const char *help;    /* what it prints, with examples */
+    bool takes_file;
+    int (*run)(struct cli *cli);
+};
+
+extern const struct cli_command cli_commands[];
+extern const size_t cli_n_commands;
+
+int cli_info(struct cli *cli);
+int cli_embed(struct cli *cli);
+int cli_rerank(struct cli *cli);
+int cli_plan(struct cli *cli);
+int cli_check(struct cli *cli);
+int cli_digest(struct cli *cli);
+int cli_bench(struct cli *cli);
+
+/* cli/options.c: fills in *cli from argv.  CLI_OK, or CLI_USAGE after a message; *command is NULL
+ * when help or version was printed instead. */
+int cli_parse(int argc, char **argv, struct cli *cli, const struct cli_command **command);
+
+/* cli/common.c */
+
+/* Prints "rankplan: message" with what to do next, and returns the exit code for the status. */
+int cli_fail(struct cli *cli, rp_status status);
+int cli_complain(int code, const char *fmt, ...) RP_PRINTF(2, 3);
+
+/* The pool and the instruction sets that the options ask for. */
+RP_CHECKED rp_status cli_open_machine(struct cli *cli);
+void cli_close_machine(struct cli *cli);
+
+/* A model with its tokenizer and ranker. */
+struct cli_model {
+    rp_model *model;
+    rp_tokenizer *tokenizer;
+    rp_ranker *ranker;
+    rp_model_info info;
+};
+RP_CHECKED rp_status cli_open_ranker(struct cli *cli, struct cli_model *out);
+RP_CHECKED rp_status cli_open_model(struct cli *cli, unsigned flags, struct cli_model *out);
+RP_CHECKED rp_status cli_open_session(struct cli *cli, const struct cli_model *model,
+                                      size_t max_tokens, rp_session **out);
+void cli_close_model(struct cli_model *model);
+
+/* The lines of the input, without their ends.  A last line without an end counts; an empty file has
+ * none. */
+struct cli_lines {
+    char *memory;
+    rp_text_ref *lines;
+    size_t n;
+};
+RP_CHECKED rp_status cli_read_lines(struct cli *cli, struct cli_lines *out);
+void cli_free_lines(struct cli_lines *lines);
+
+/* A note on standard error, unless --quiet. */
+void cli_note(const struct cli *cli, const char *fmt, ...) RP_PRINTF(2, 3);
+
+/* Says how many texts were cut, unless none was or --quiet. */
+void cli_note_truncated(const struct cli *cli, const rp_text_info *infos, size_t n,
+                        size_t max_length);
+
+/* Flushes standard output; CLI_SYSTEM when anything could not be written. */
+int cli_finish_output(void);
+
+/* cli/output.c: numbers and strings that do not follow the locale. */
+void cli_put_float(FILE *f, float x);
+void cli_put_double(FILE *f, double x, int digits);
+bool cli_put_json_string(FILE *f, const char *s, size_t n);
+/* Header of a .npy file of little-endian f32, rows x columns, C order. */
+void cli_put_npy_header(FILE *f, size_t rows, size_t columns);
+
+/* cli/cases.c: the ids of a cases.safetensors as a batch that is owned. */
+struct cli_cases {
+    rp_tensor_file *file;
+    const char *path;
+    char *path_memory;
+    size_t n_seqs, n_tokens;
+    int32_t *ids, *cu, *type_ids; /* type_ids NULL where the file has none */
+};
+RP_CHECKED rp_status cli_open_cases(struct cli *cli, struct cli_cases *out);
+void cli_close_cases(struct cli_cases *cases);
+/* Sequences [first, end) as a batch; cu has room for end - first + 1. */
+rp_batch cli_cases_batch(const struct cli_cases *cases, size_t first, size_t end, int32_t *cu);
+
+#endif

@@ -1,0 +1,47 @@
+/* rankplan info: what a model folder holds, and what this machine offers. */
+#include "cli/cli.h"
+
+static void print_model(const struct cli_model *m)
+{
+    static const char *const activations[] = {"identity", "gelu", "gelu_tanh", "relu",
+                                              "silu",     "tanh", "sigmoid"};
+    static const char *const similarities[] = {"cosine", "dot", "euclidean", "manhattan"};
+    const rp_model_info *i = &m->info;
+    printf("family        %s (%s)\n", i->family, i->architecture);
+    printf("task          %s\n", i->task == RP_TASK_EMBED ? "embedding"
+                                 : i->n_labels == 1       ? "cross-encoder"
+                                                          : "classifier");
+    printf("layers        %zu of width %zu, %zu heads of %zu, intermediate %zu\n", i->n_layers,
+           i->hidden, i->n_heads, i->head_dim, i->intermediate);
+    printf("vocabulary    %zu\n", i->vocab_size);
+    printf("max length    %zu tokens (%s)\n", i->max_length, i->max_length_source);
+    if (i->task == RP_TASK_EMBED)
+        printf("embedding     %zu, pooling %s, %s, similarity %s\n", i->dimension, i->pooling,
+               i->normalized ? "normalised" : "not normalised", similarities[i->similarity]);
+    else
+        printf("labels        %zu, activation %s\n", i->n_labels, activations[i->score_activation]);
+    for (size_t k = 0; i->task == RP_TASK_CLASSIFY && rp_model_label(m->model, k); k++)
+        printf("label %zu       %s\n", k, rp_model_label(m->model, k));
+    printf("parameters    %llu\n", (unsigned long long)i->n_parameters);
+    printf("weights       %llu bytes in memory, fp32\n",
+           (unsigned long long)rp_weights_bytes(rp_model_weights(m->model)));
+    for (size_t k = 0; rp_model_note(m->model, k); k++)
+        printf("note          %s\n", rp_model_note(m->model, k));
+}
+
+int cli_info(struct cli *cli)
+{
+    struct cli_model model;
+    const rp_status status = cli_open_model(cli, 0, &model);
+    if (status != RP_OK)
+        return cli_fail(cli, status);
+    print_model(&model);
+    printf("instructions  %s (this machine: %s)\n", rp_isa_name(cli->isa),
+           rp_isa_name(rp_isa_detected()));
+    printf("threads       %d (processors that may be used: %d)\n", rp_pool_threads(cli->pool),
+           rp_cpu_count());
+    printf("rankplan      %s, tokenizer %s\n", rp_version(),
+           rp_tokenizer_available() ? "built in" : "not built in");
+    cli_close_model(&model);
+    return CLI_OK;
+}

@@ -1,0 +1,362 @@
+/* The command line: one table of options, one list of commands, getopt_long. */
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <limits.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char common_options[] = "threads isa precision max-length quiet help ";
+
+static const char common_help[] =
+    "Common options:\n"
+    "  --threads N       threads to use (default: all that this process may use)\n"
+    "  --isa LEVEL       use nothing above scalar, avx2, avx512, neon, ... (default: max; also "
+    "the\n"
+    "                    environment variable RANKPLAN_ISA).  It never changes a result.\n"
+    "  --precision fp32  the arithmetic\n"
+    "  --max-length N    cut texts to N tokens (default: what the model's files say)\n"
+    "  --quiet           no notes and no progress on standard error\n"
+    "  --help            this text\n";
+
+static const char exit_help[] = "Exit codes: 0 done; 1 check: over the tolerance; 2 wrong command "
+                                "line; 3 wrong model, file or\n"
+                                "text; 4 memory, threads, or an output that cannot be written.\n";
+
+const struct cli_command cli_commands[] = {
+    {"info", "MODEL", "what is in a model folder, and what this machine offers", "",
+     "Prints the family, sizes, limits, pooling and head of the model in the folder MODEL, notes "
+     "about\n"
+     "what was assumed or is unused, and the instruction sets and threads of this machine.\n\n"
+     "  rankplan info examples/models/apt-bert-tiny\n",
+     false, cli_info},
+    {"embed", "MODEL [FILE|-]", "a vector for each line of text", "format prompt ",
+     "Reads a text a line and prints a vector for each.\n\n"
+     "  --format jsonl    a line each: {\"index\",\"tokens\",\"truncated\",\"embedding\"} "
+     "(default)\n"
+     "  --format npy      one NumPy array of f32, lines x dimension\n"
+     "  --prompt NAME     the model's prompt of that name before each text (default: its own "
+     "default)\n\n"
+     "  echo 'a text' | rankplan embed MODEL\n"
+     "  rankplan embed MODEL texts.txt --format npy > vectors.npy\n",
+     true, cli_embed},
+    {"rerank", "MODEL --query Q [FILE|-]", "lines of text in the order of their fit to a query",
+     "query top-n ",
+     "Reads a document a line and prints {\"index\",\"score\",\"truncated\",\"text\"} for each, "
+     "best first: a\n"
+     "cross-encoder's score, or the similarity of the vectors when MODEL is an embedder.\n\n"
+     "  --query Q         the query\n"
+     "  --top-n N         only the best N\n\n"
+     "  rankplan rerank examples/models/apt-bert-tiny --query 'web server' packages.txt --top-n "
+     "5\n",
+     true, cli_rerank},
+    {"plan", "MODEL --bucket T,S[,M]", "the plan for a bucket, as text", "bucket no-fuse ",
+     "Prints the steps that MODEL becomes for batches of up to T tokens in S sequences (with M "
+     "markers).\n\n"
+     "  --bucket T,S[,M]  the bucket\n"
+     "  --no-fuse         every activation and residual as a step of its own\n\n"
+     "  rankplan plan MODEL --bucket 128,1\n",
+     false, cli_plan},
+    {"check", "MODEL [--cases FILE]", "compare with reference outputs", "cases tol no-fuse ",
+     "Runs the token ids of a cases.safetensors and compares every tensor there (hidden.N, last, "
+     "pooler,\n"
+     "logits) with the model's own: max abs error, and that error over the tensor's largest value. "
+     " A file\n"
+     "with `group` is a set of rankings: their order, recall@1 and MRR are printed.\n\n"
+     "  --cases FILE      default: MODEL/cases.safetensors\n"
+     "  --tol X           largest relative error that passes (default 2e-5)\n"
+     "  --no-fuse         without fused steps\n\n"
+     "  rankplan check examples/models/apt-bert-tiny\n",
+     false, cli_check},
+    {"digest", "MODEL [FILE|-]", "a hash of every step's result", "query cases no-fuse ",
+     "Runs the lines of text as one batch and prints for each step: index, name, kind, rows x "
+     "width, XXH3 of\n"
+     "the result; last the hash of them all.  Equal on every machine, so two runs compare with "
+     "diff.\n\n"
+     "  --query Q         each line as a pair with this query before it\n"
+     "  --cases FILE      the ids of a cases.safetensors instead of text\n"
+     "  --no-fuse         without fused steps (which have hashes of their own)\n\n"
+     "  rankplan digest MODEL texts.txt > here.txt; diff here.txt there.txt\n",
+     true, cli_digest},
+    {"bench", "MODEL --shape SHAPE", "how long a batch takes", "shape json no-fuse ",
+     "Times batches of random ids (the seed is fixed), tokenising left out.\n\n"
+     "  --shape BxS            B texts of S tokens\n"
+     "  --shape ragged:N:LO:HI N texts of LO to HI tokens\n"
+     "  --shape lens:A,B,...   texts of exactly these lengths\n"
+     "  --json                 one line of JSON\n\n"
+     "  rankplan bench MODEL --shape 1x128 --threads 1\n",
+     false, cli_bench},
+};
+const size_t cli_n_commands = sizeof cli_commands / sizeof *cli_commands;
+
+enum {
+    OPT_THREADS = 1000,
+    OPT_ISA,
+    OPT_PRECISION,
+    OPT_MAX_LENGTH,
+    OPT_QUIET,
+    OPT_HELP,
+    OPT_FORMAT,
+    OPT_QUERY,
+    OPT_TOP_N,
+    OPT_BUCKET,
+    OPT_CASES,
+    OPT_TOL,
+    OPT_SHAPE,
+    OPT_JSON,
+    OPT_PROMPT,
+    OPT_NO_FUSE
+};
+
+static const struct option long_options[] = {
+    {"threads", required_argument, NULL, OPT_THREADS},
+    {"isa", required_argument, NULL, OPT_ISA},
+    {"precision", required_argument, NULL, OPT_PRECISION},
+    {"max-length", required_argument, NULL, OPT_MAX_LENGTH},
+    {"quiet", no_argument, NULL, OPT_QUIET},
+    {"help", no_argument, NULL, OPT_HELP},
+    {"format", required_argument, NULL, OPT_FORMAT},
+    {"query", required_argument, NULL, OPT_QUERY},
+    {"top-n", required_argument, NULL, OPT_TOP_N},
+    {"bucket", required_argument, NULL, OPT_BUCKET},
+    {"cases", required_argument, NULL, OPT_CASES},
+    {"tol", required_argument, NULL, OPT_TOL},
+    {"shape", required_argument, NULL, OPT_SHAPE},
+    {"json", no_argument, NULL, OPT_JSON},
+    {"prompt", required_argument, NULL, OPT_PROMPT},
+    {"no-fuse", no_argument, NULL, OPT_NO_FUSE},
+    {NULL, 0, NULL, 0},
+};
+
+static const char *option_name(int value)
+{
+    for (const struct option *o = long_options; o->name; o++)
+        if (o->val == value)
+            return o->name;
+    return "?";
+}
+
+/* ---- values ------------------------------------------------------------------------------------
+ */
+
+/* A whole number; false for anything else, also for signs, spaces and numbers above `most`. */
+static bool parse_count(const char *s, char stop, size_t most, size_t *out, const char **rest)
+{
+    size_t n = 0;
+    const char *p = s;
+    for (; *p >= '0' && *p <= '9'; p++) {
+        const size_t digit = (size_t)(*p - '0');
+        if (n > (most - digit) / 10)
+            return false;
+        n = n * 10 + digit;
+    }
+    if (p == s || (*p != 0 && *p != stop))
+        return false;
+    *out = n;
+    *rest = *p ? p + 1 : p;
+    return true;
+}
+
+static bool whole(const char *s, size_t most, size_t *out)
+{
+    const char *rest;
+    return parse_count(s, 0, most, out, &rest);
+}
+
+static bool parse_bucket(const char *s, rp_bucket *out)
+{
+    const char *rest = s;
+    out->markers = 0;
+    if (!parse_count(rest, ',', INT_MAX, &out->tokens, &rest) || !*rest ||
+        !parse_count(rest, ',', INT_MAX, &out->seqs, &rest))
+        return false;
+    return !*rest || parse_count(rest, 0, INT_MAX, &out->markers, &rest);
+}
+
+/* A decimal number with a point, whatever the locale: digits [. digits] [e[+-]digits]. */
+static bool parse_decimal(const char *s, double *out)
+{
+    double value = 0, scale = 1;
+    size_t exponent = 0;
+    bool any = false, negative = false;
+    for (; *s >= '0' && *s <= '9'; s++, any = true)
+        value = value * 10 + (*s - '0');
+    if (*s == '.')
+        for (s++; *s >= '0' && *s <= '9'; s++, any = true)
+            value += (*s - '0') * (scale /= 10);
+    if (any && (*s == 'e' || *s == 'E')) {
+        s++;
+        negative = *s == '-';
+        if (*s == '-' || *s == '+')
+            s++;
+        if (!whole(s, 300, &exponent))
+            return false;
+        s += strlen(s);
+    }
+    *out = value * pow(10, negative ? -(double)exponent : (double)exponent);
+    return any && *s == 0;
+}
+
+static int bad_value(int option, const char *value, const char *expected)
+{
+    return cli_complain(CLI_USAGE, "--%s %s: expected %s", option_name(option), value, expected);
+}
+
+static int set_option(struct cli_options *o, int option, const char *value)
+{
+    size_t n;
+    switch (option) {
+    case OPT_THREADS:
+        if (!whole(value, 4096, &n) || n == 0)
+            return bad_value(option, value, "a number from 1 to 4096");
+        o->threads = (int)n;
+        return CLI_OK;
+    case OPT_ISA: o->isa = value; return CLI_OK;
+    case OPT_PRECISION:
+        return strcmp(value, "fp32") == 0 ? CLI_OK : bad_value(option, value, "fp32");
+    case OPT_MAX_LENGTH:
+        if (!whole(value, INT_MAX, &o->max_length) || o->max_length == 0)
+            return bad_value(option, value, "a number of tokens, at least 1");
+        return CLI_OK;
+    case OPT_QUIET: o->quiet = true; return CLI_OK;
+    case OPT_FORMAT:
+        o->format = value;
+        if (strcmp(value, "jsonl") != 0 && strcmp(value, "npy") != 0)
+            return bad_value(option, value, "jsonl or npy");
+        return CLI_OK;
+    case OPT_QUERY: o->query = value; return CLI_OK;
+    case OPT_TOP_N:
+        return whole(value, SIZE_MAX, &o->top_n) ? CLI_OK : bad_value(option, value, "a number");
+    case OPT_BUCKET:
+        o->has_bucket = true;
+        return parse_bucket(value, &o->bucket)
+                   ? CLI_OK
+                   : bad_value(option, value, "TOKENS,SEQUENCES or TOKENS,SEQUENCES,MARKERS");
+    case OPT_CASES: o->cases = value; return CLI_OK;
+    case OPT_TOL:
+        return parse_decimal(value, &o->tol) ? CLI_OK
+                                             : bad_value(option, value, "a number such as 2e-5");
+    case OPT_SHAPE: o->shape = value; return CLI_OK;
+    case OPT_JSON: o->json = true; return CLI_OK;
+    case OPT_PROMPT: o->prompt = value; return CLI_OK;
+    case OPT_NO_FUSE: o->no_fuse = true; return CLI_OK;
+    default: return CLI_USAGE;
+    }
+}
+
+/* ---- help --------------------------------------------------------------------------------------
+ */
+
+static void print_overview(FILE *f)
+{
+    fputs("rankplan runs ranking models on CPUs, with the same bits on every machine.\n\n", f);
+    for (size_t i = 0; i < cli_n_commands; i++)
+        fprintf(f, "  rankplan %-7s%-26s %s\n", cli_commands[i].name, cli_commands[i].arguments,
+                cli_commands[i].summary);
+    fprintf(f,
+            "\n  rankplan COMMAND --help    options and examples\n"
+            "  rankplan --version\n\n%s\n%s",
+            common_help, exit_help);
+}
+
+static void print_help(const struct cli_command *c)
+{
+    printf("rankplan %s %s\n\n%s\n%s\n%s", c->name, c->arguments, c->help, common_help, exit_help);
+}
+
+static const struct cli_command *find_command(const char *name)
+{
+    for (size_t i = 0; i < cli_n_commands; i++)
+        if (strcmp(cli_commands[i].name, name) == 0)
+            return &cli_commands[i];
+    return NULL;
+}
+
+static bool takes(const struct cli_command *c, const char *name)
+{
+    const size_t n = strlen(name);
+    const char *lists[] = {common_options, c->options};
+    for (size_t i = 0; i < 2; i++)
+        for (const char *p = lists[i]; (p = strstr(p, name)); p += n)
+            if ((p == lists[i] || p[-1] == ' ') && p[n] == ' ')
+                return true;
+    return false;
+}
+
+/* ---- parsing -----------------------------------------------------------------------------------
+ */
+
+static int parse_options(int argc, char **argv, struct cli *cli, const struct cli_command *c,
+                         bool *help)
+{
+    int option;
+    opterr = 0;
+    optind = 2;
+    while ((option = getopt_long(argc, argv, ":", long_options, NULL)) != -1) {
+        if (option == OPT_HELP) {
+            *help = true;
+            return CLI_OK;
+        }
+        if (option == ':')
+            return cli_complain(CLI_USAGE, "%s needs a value; see rankplan %s --help",
+                                argv[optind - 1], c->name);
+        if (option == '?' || !takes(c, option_name(option)))
+            return cli_complain(CLI_USAGE, "%s does not take %s; see rankplan %s --help", c->name,
+                                argv[option == '?' || !optarg ? optind - 1 : optind - 2], c->name);
+        const int code = set_option(&cli->o, option, optarg);
+        if (code != CLI_OK)
+            return code;
+    }
+    return CLI_OK;
+}
+
+static int take_arguments(int argc, char **argv, struct cli *cli, const struct cli_command *c)
+{
+    if (optind == argc)
+        return cli_complain(CLI_USAGE, "%s needs a model folder; see rankplan %s --help", c->name,
+                            c->name);
+    cli->model = argv[optind++];
+    if (optind < argc && c->takes_file)
+        cli->file = argv[optind++];
+    if (optind < argc)
+        return cli_complain(CLI_USAGE, "%s: what is '%s'?  See rankplan %s --help", c->name,
+                            argv[optind], c->name);
+    return CLI_OK;
+}
+
+int cli_parse(int argc, char **argv, struct cli *cli, const struct cli_command **command)
+{
+    *command = NULL;
+    cli->o.top_n = SIZE_MAX;
+    cli->o.tol = 2e-5;
+    if (argc < 2) {
+        print_overview(stderr);
+        return CLI_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
+        print_overview(stdout);
+        return CLI_OK;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("rankplan %s\n", rp_version());
+        return CLI_OK;
+    }
+    const struct cli_command *c = find_command(argv[1]);
+    if (!c)
+        return cli_complain(CLI_USAGE, "there is no command '%s'; see rankplan --help", argv[1]);
+    bool help = false;
+    int code = parse_options(argc, argv, cli, c, &help);
+    if (code == CLI_OK && help) {
+        print_help(c);
+        return CLI_OK;
+    }
+    if (code == CLI_OK)
+        code = take_arguments(argc, argv, cli, c);
+    if (code == CLI_OK)
+        *command = c;
+    return code;
+}

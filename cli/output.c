@@ -1,0 +1,61 @@
+/* Writing numbers, strings and .npy headers.  printf's numbers follow the locale, these never do.
+ */
+#include "cli/cli.h"
+
+#include <jansson.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Keeps what belongs to a number and makes one '.' of whatever else stands inside it. */
+static void put_number(FILE *f, const char *s)
+{
+    bool in_point = false;
+    for (; *s; s++) {
+        const bool plain = strchr("0123456789+-einfa", *s) != NULL;
+        if (plain)
+            putc(*s, f);
+        else if (!in_point)
+            putc('.', f);
+        in_point = !plain;
+    }
+}
+
+void cli_put_float(FILE *f, float x)
+{
+    cli_put_double(f, (double)x, 9);
+}
+
+void cli_put_double(FILE *f, double x, int digits)
+{
+    char piece[64];
+    snprintf(piece, sizeof piece, "%.*g", digits, x);
+    put_number(f, piece);
+}
+
+bool cli_put_json_string(FILE *f, const char *s, size_t n)
+{
+    json_t *string = json_stringn(s, n);
+    const bool ok = string && json_dumpf(string, f, JSON_ENCODE_ANY) == 0;
+    json_decref(string);
+    return ok;
+}
+
+void cli_put_npy_header(FILE *f, size_t rows, size_t columns)
+{
+    /* Magic, version, length and dictionary together are a multiple of 64 bytes and end with a
+     * newline. */
+    char dict[128];
+    const int n =
+        snprintf(dict, sizeof dict,
+                 "{'descr': '<f4', 'fortran_order': False, 'shape': (%zu, %zu), }", rows, columns);
+    const size_t total = ((size_t)n + 10 + 1 + 63) / 64 * 64;
+    const size_t length = total - 10;
+    fwrite("\x93NUMPY\x01\x00", 1, 8, f);
+    putc((int)(length & 0xff), f);
+    putc((int)(length >> 8), f);
+    fputs(dict, f);
+    for (size_t i = (size_t)n; i + 1 < length; i++)
+        putc(' ', f);
+    putc('\n', f);
+}

@@ -12,7 +12,7 @@ cmake --build --preset release --target rankplan-cli
 
 query=${1:-tool to compress files}
 set -x
-build/release/rankplan rerank examples/models/apt-bert-tiny "$query" <<'TEXTS'
+build/release/rankplan rerank examples/models/apt-bert-tiny --query "$query" <<'TEXTS'
 gzip is the standard GNU file compression utility. It reduces the size of the named files using Lempel-Ziv coding.
 A multi-track audio editor that records, cuts, copies and mixes sounds, with effects such as echo and fade.
 This package contains the fonts of the DejaVu family in TrueType format.

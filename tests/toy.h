@@ -1,0 +1,46 @@
+/* A small encoder with random weights, built through the public interface: what plans are tested
+ * on. */
+#ifndef RP_TESTS_TOY_H
+#define RP_TESTS_TOY_H
+
+#include <rankplan/rankplan.h>
+
+struct toy_options {
+    size_t layers, heads, head_dim, intermediate, vocabulary, positions;
+    uint64_t seed;
+    rp_activation activation;
+    bool pre_norm;      /* a chain of its own kind: norm before each half, no bias */
+    size_t rel_buckets; /* MPNet's bias; 0: none */
+};
+
+struct toy {
+    rp_graph *graph;
+    rp_weights *weights;
+    size_t width, vocabulary;
+    float **arrays; /* the weights' numbers */
+    size_t n_arrays, cap_arrays;
+    uint64_t state;
+};
+
+void toy_options_init(struct toy_options *options);
+
+/* Outputs: "embedding" (seqs, mean pooled and normalised), "last" (tokens), "marked" (markers, a
+ * projection). */
+void toy_make(struct toy *toy, const struct toy_options *options);
+void toy_free(struct toy *toy);
+
+/* A batch of random ids with those lengths; its arrays are the toy batch's own. */
+struct toy_batch {
+    rp_batch batch;
+    int32_t *ids, *cu, *types, *markers, *mcu;
+};
+void toy_batch_make(struct toy_batch *b, const size_t *lengths, size_t n, size_t vocabulary,
+                    uint64_t seed);
+void toy_batch_free(struct toy_batch *b);
+
+/* splitmix64. */
+uint64_t toy_random(uint64_t *state);
+/* Uniform in (-1, 1), from integers, so the same everywhere. */
+float toy_uniform(uint64_t *state);
+
+#endif

@@ -189,7 +189,7 @@ static rp_status run_cases(struct check *c, rp_session *session)
 /* ---- rankings -----------------------------------------------------------------------------------
  */
 
-/* The first candidate of each group is the right one; its rank is how many stand before it. */
+/* The first candidate of each ranking is the right one. */
 struct ranking {
     size_t groups, same_order, first;
     double reciprocal;
@@ -218,6 +218,34 @@ static void print_ranking(const char *who, const struct ranking *r)
     putchar('\n');
 }
 
+/* `group` holds the number of sequences of each ranking, in order. */
+static rp_status rank_groups(struct check *c, const struct compared *logits, const int32_t *sizes,
+                             size_t n_groups)
+{
+    const size_t n = c->cases.n_seqs;
+    struct ranking ours = {0}, reference = {0};
+    size_t *order = calloc(2 * n, sizeof *order);
+    if (!order)
+        return RP_ERR_NOMEM;
+    size_t first = 0;
+    for (size_t g = 0; g < n_groups && sizes[g] > 0 && (size_t)sizes[g] <= n - first; g++) {
+        const float *got = logits->got + first, *want = logits->want + first;
+        rank_group(&ours, got, want, (size_t)sizes[g], order, order + n);
+        rank_group(&reference, want, want, (size_t)sizes[g], order, order + n);
+        first += (size_t)sizes[g];
+    }
+    free(order);
+    if (ours.groups != n_groups || first != n) {
+        snprintf(c->cli->err.message, sizeof c->cli->err.message,
+                 "%s: the sizes in group do not add up to its %zu sequences", c->cases.path, n);
+        return RP_ERR_SHAPE;
+    }
+    printf("rankings   %zu, in the reference's order %zu\n", ours.groups, ours.same_order);
+    print_ranking("rankplan", &ours);
+    print_ranking("reference", &reference);
+    return RP_OK;
+}
+
 static rp_status check_rankings(struct check *c)
 {
     const struct compared *logits = NULL;
@@ -225,30 +253,16 @@ static rp_status check_rankings(struct check *c)
     for (size_t i = 0; i < c->n; i++)
         if (strcmp(c->tensors[i].name, "logits") == 0 && c->tensors[i].width == 1)
             logits = &c->tensors[i];
-    if (!logits || rp_tensor_file_find(c->cases.file, "group", &tensor, NULL) != RP_OK ||
-        tensor.n_elements != c->cases.n_seqs)
+    if (!logits || rp_tensor_file_find(c->cases.file, "group", &tensor, NULL) != RP_OK)
         return RP_OK;
-    const size_t n = c->cases.n_seqs;
-    int32_t *group = calloc(n, sizeof *group);
-    size_t *order = calloc(2 * n, sizeof *order);
-    struct ranking ours = {0}, reference = {0};
-    rp_status status = group && order
-                           ? rp_tensor_file_read_i32(c->cases.file, "group", group, n, &c->cli->err)
-                           : RP_ERR_NOMEM;
-    for (size_t first = 0, end; status == RP_OK && first < n; first = end) {
-        for (end = first + 1; end < n && group[end] == group[first];)
-            end++;
-        rank_group(&ours, logits->got + first, logits->want + first, end - first, order, order + n);
-        rank_group(&reference, logits->want + first, logits->want + first, end - first, order,
-                   order + n);
-    }
-    if (status == RP_OK) {
-        printf("rankings   %zu, in the reference's order %zu\n", ours.groups, ours.same_order);
-        print_ranking("rankplan", &ours);
-        print_ranking("reference", &reference);
-    }
-    free(group);
-    free(order);
+    const size_t n = (size_t)tensor.n_elements;
+    int32_t *sizes = calloc(n ? n : 1, sizeof *sizes);
+    rp_status status = RP_ERR_NOMEM;
+    if (sizes)
+        status = rp_tensor_file_read_i32(c->cases.file, "group", sizes, n, &c->cli->err);
+    if (status == RP_OK)
+        status = rank_groups(c, logits, sizes, n);
+    free(sizes);
     return status;
 }
 

@@ -1,6 +1,5 @@
 /* The allocator's functions, taken over for the tests that link this file: counted, then passed on.
  */
-#define _GNU_SOURCE
 #include "tests/alloc_count.h"
 
 #include <stdatomic.h>

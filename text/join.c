@@ -132,7 +132,7 @@ rp_status rp_join(struct rp_join_ids first, struct rp_join_ids second,
                   rp_encoding *out, rp_error *err)
 {
     const size_t full_n = first.n + second.n + form->n_special;
-    size_t kept_first, kept_second;
+    size_t kept_first = 0, kept_second = 0;
 
     RP_TRY(rp_join_kept(first.n, second.n, form->pair, form->n_special, options, &kept_first,
                         &kept_second, err));

@@ -204,7 +204,7 @@ static rp_status join(const rp_tokenizer *tokenizer, const struct rp_crate_ids *
     const struct rp_join_ids a = {first->items, first->n};
     const struct rp_join_ids b =
         second ? (struct rp_join_ids){second->items, second->n} : (struct rp_join_ids){NULL, 0};
-    struct rp_join_template form;
+    struct rp_join_template form = {0};
 
     RP_TRY(find_template(tokenizer, second != NULL, options->add_special, &form, err));
     return rp_join(a, b, &form, options, out, err);
@@ -223,8 +223,8 @@ static rp_status check_call(const rp_tokenizer *tokenizer, const void *out,
 rp_status rp_tokenizer_encode(const rp_tokenizer *tokenizer, const char *text, size_t n_text,
                               const rp_encode_options *options, rp_encoding *out, rp_error *err)
 {
-    rp_encode_options used;
-    struct rp_crate_ids ids;
+    rp_encode_options used = {0};
+    struct rp_crate_ids ids = {0};
 
     RP_TRY(check_call(tokenizer, out, options, &used, __func__, err));
     RP_TRY(text_ids(tokenizer, "text", text, n_text, used.special_as_text, &ids, err));
@@ -238,8 +238,8 @@ rp_status rp_tokenizer_encode_pair(const rp_tokenizer *tokenizer, const char *fi
                                    const rp_encode_options *options, rp_encoding *out,
                                    rp_error *err)
 {
-    rp_encode_options used;
-    struct rp_crate_ids a, b;
+    rp_encode_options used = {0};
+    struct rp_crate_ids a = {0}, b = {0};
 
     RP_TRY(check_call(tokenizer, out, options, &used, __func__, err));
     RP_TRY(text_ids(tokenizer, "first text", first, n_first, used.special_as_text, &a, err));
@@ -256,7 +256,7 @@ rp_status rp_tokenizer_encode_pair(const rp_tokenizer *tokenizer, const char *fi
 rp_status rp_tokenizer_part(const rp_tokenizer *tokenizer, const char *text, size_t n_text,
                             const rp_encode_options *options, rp_text_part **out, rp_error *err)
 {
-    rp_encode_options used;
+    rp_encode_options used = {0};
 
     RP_TRY(check_call(tokenizer, out, options, &used, __func__, err));
     rp_text_part *const part = malloc(sizeof(*part));
@@ -290,7 +290,7 @@ rp_status rp_tokenizer_join(const rp_tokenizer *tokenizer, const rp_text_part *f
                             const rp_text_part *second, const rp_encode_options *options,
                             rp_encoding *out, rp_error *err)
 {
-    rp_encode_options used;
+    rp_encode_options used = {0};
 
     RP_TRY(check_call(tokenizer, out, options, &used, __func__, err));
     if (!first)
@@ -322,7 +322,7 @@ rp_status rp_tokenizer_decode(const rp_tokenizer *tokenizer, const int32_t *ids,
                               bool skip_special, char **out, size_t *n_out, rp_error *err)
 {
     struct reply reply;
-    struct rp_crate_bytes bytes;
+    struct rp_crate_bytes bytes = {0};
 
     if (!tokenizer || !out || (!ids && n > 0))
         return rp_fail(err, RP_ERR_INVALID, "rp_tokenizer_decode: %s is NULL",
@@ -359,7 +359,7 @@ size_t rp_tokenizer_id_limit(const rp_tokenizer *tokenizer)
 
 size_t rp_tokenizer_n_special(const rp_tokenizer *tokenizer, bool pair)
 {
-    struct rp_join_template form;
+    struct rp_join_template form = {0};
 
     if (!tokenizer || find_template(tokenizer, pair, true, &form, NULL) != RP_OK)
         return 0;

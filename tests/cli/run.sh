@@ -1,0 +1,163 @@
+#!/usr/bin/env bash
+# The command as its users see it: what it prints, how it fails, its exit codes.
+#
+#     tests/cli/run.sh RANKPLAN TREE HAS_TOKENIZER
+set -uo pipefail
+rankplan=$1
+tree=$2
+has_tokenizer=$3
+example=$tree/examples/models/apt-bert-tiny
+oracles=$tree/tests/data/oracles
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=0
+
+# expect CODE COMMAND...: runs it, keeps its output in $work/out and $work/err.
+expect()
+{
+    local want=$1
+    shift
+    "$@" >"$work/out" 2>"$work/err" </dev/null
+    local got=$?
+    [ "$got" -eq "$want" ] || complain "exit code $got, expected $want: $*"
+}
+
+complain()
+{
+    echo "FAILED: $*"
+    sed 's/^/    out: /' "$work/out" | head -n 5
+    sed 's/^/    err: /' "$work/err" | head -n 5
+    failed=1
+}
+
+# says FILE TEXT: the file has a line with that text.
+says()
+{
+    grep -qF -- "$2" "$work/$1" || complain "$1 does not say: $2"
+}
+
+# ---- usage -----------------------------------------------------------------------------------------
+expect 2 "$rankplan"
+expect 0 "$rankplan" --help
+says out "Exit codes:"
+expect 0 "$rankplan" --version
+expect 2 "$rankplan" nothing
+says err "there is no command 'nothing'"
+for command in info embed rerank plan check digest bench; do
+    expect 0 "$rankplan" $command --help
+    says out "rankplan $command"
+done
+expect 2 "$rankplan" info
+says err "needs a model folder"
+expect 2 "$rankplan" info "$example" --query x
+says err "info does not take --query"
+expect 2 "$rankplan" info "$example" extra
+says err "what is 'extra'"
+expect 2 "$rankplan" info "$example" --threads
+says err "needs a value"
+for bad in '--threads 0' '--threads x' '--threads -1' '--precision int9' '--max-length 0' '--max-length 1x'; do
+    expect 2 "$rankplan" info "$example" $bad
+done
+expect 2 "$rankplan" rerank "$example"
+says err "needs --query"
+expect 2 "$rankplan" plan "$example"
+for bad in 1 1, ,1 1,1, 1,1,1,1 a,b; do
+    expect 2 "$rankplan" plan "$example" --bucket "$bad"
+done
+for bad in x 1x 0x5 5x0 ragged:3:9:2 lens: lens:4,, 1x2x3; do
+    expect 2 "$rankplan" bench "$example" --shape "$bad"
+done
+expect 3 "$rankplan" info "$example" --isa mmx
+says err "mmx"
+
+# ---- info, plan ------------------------------------------------------------------------------------
+expect 0 "$rankplan" info "$example"
+says out "cross-encoder"
+says out "2 of width 128, 2 heads of 64, intermediate 512"
+says out "512 tokens"
+says out "activation identity"
+expect 3 "$rankplan" info "$work/none"
+says err "next:"
+mkdir "$work/bin" && echo x >"$work/bin/pytorch_model.bin" && cp "$example/config.json" "$work/bin"
+expect 3 "$rankplan" info "$work/bin"
+expect 0 "$rankplan" plan "$example" --bucket 128,4
+says out "layers.1.ffn.up"
+says out "+gelu"
+expect 0 "$rankplan" plan "$example" --bucket 128,4 --no-fuse
+says out "layers.1.ffn.up.act"
+
+# ---- check -----------------------------------------------------------------------------------------
+for oracle in "$oracles"/*/; do
+    [ -f "$oracle/cases.safetensors" ] || continue
+    expect 0 "$rankplan" check "$oracle"
+    expect 0 "$rankplan" check "$oracle" --no-fuse --threads 2
+    says out " ok"
+done
+expect 1 "$rankplan" check "$oracles/bert" --tol 1e-9
+says out "FAILS"
+expect 0 "$rankplan" check "$example"
+expect 0 "$rankplan" check "$example" --cases "$example/ranking.safetensors"
+says out "rankings   200, in the reference's order 200"
+says out "rankplan   recall@1 0.815 MRR 0.8979"
+expect 3 "$rankplan" check "$example" --cases "$example/config.json"
+
+# ---- digest: the same bits ---------------------------------------------------------------------------
+expect 0 "$rankplan" digest "$oracles/bert" --cases "$oracles/bert/cases.safetensors" --threads 1
+cp "$work/out" "$work/digest"
+[ "$(wc -l <"$work/digest")" -eq 18 ] || complain "digest has $(wc -l <"$work/digest") lines"
+for more in '--threads 2' '--threads 7' '--isa scalar' '--isa max --threads 3'; do
+    expect 0 "$rankplan" digest "$oracles/bert" --cases "$oracles/bert/cases.safetensors" $more
+    cmp -s "$work/out" "$work/digest" || complain "digest differs with $more"
+done
+for golden in "$tree"/tests/golden/digest-*.txt; do
+    [ -f "$golden" ] || continue
+    name=$(basename "$golden" .txt)
+    folder=$oracles/${name#digest-}
+    [ -d "$folder" ] || folder=$example
+    expect 0 "$rankplan" digest "$folder" --cases "$folder/cases.safetensors"
+    cmp -s "$work/out" "$golden" || complain "digest of $folder differs from its golden"
+done
+
+# ---- bench -----------------------------------------------------------------------------------------
+expect 0 "$rankplan" bench "$oracles/bert" --shape lens:3,9,30 --json --threads 2
+says out '"texts":3,"tokens":42,"threads":2'
+
+# ---- text ------------------------------------------------------------------------------------------
+if [ "$has_tokenizer" = ON ]; then
+    printf 'fonts for Thai\nweb server in C\n\n"quoted" \\ and \xc3\xa9\n' >"$work/texts"
+    expect 0 "$rankplan" rerank "$example" --query 'web server' "$work/texts"
+    [ "$(wc -l <"$work/out")" -eq 4 ] || complain "rerank printed $(wc -l <"$work/out") lines"
+    head -n 1 "$work/out" | grep -q '"index":1,' || complain "the web server is not first"
+    says out '"text":"\"quoted\" \\ and '
+    expect 0 "$rankplan" rerank "$example" --query 'web server' "$work/texts" --top-n 1
+    [ "$(wc -l <"$work/out")" -eq 1 ] || complain "--top-n 1 printed more"
+    expect 0 "$rankplan" rerank "$example" --query 'web server' "$work/texts" --top-n 0
+    [ -s "$work/out" ] && complain "--top-n 0 printed something"
+    expect 0 "$rankplan" rerank "$example" --query 'web server' "$work/texts" --max-length 6
+    says out '"truncated":true'
+    says err "were cut to 6 tokens"
+    expect 0 "$rankplan" rerank "$example" --query 'web server' "$work/texts" --max-length 6 --quiet
+    [ -s "$work/err" ] && complain "--quiet is not quiet"
+    expect 3 "$rankplan" rerank "$example" --query q --max-length 513 "$work/texts"
+    expect 3 "$rankplan" rerank "$example" --query q --max-length 2 "$work/texts"
+    expect 3 "$rankplan" rerank "$example" --query q "$work/none"
+    printf 'good\nbad \xff\n' >"$work/invalid"
+    expect 3 "$rankplan" rerank "$example" --query q "$work/invalid"
+    says err "text 1:"
+    expect 0 "$rankplan" rerank "$example" --query q /dev/null
+    expect 3 "$rankplan" embed "$example" "$work/texts"
+    says err "classifier"
+    "$rankplan" rerank "$example" --query 'web server' - <"$work/texts" >"$work/piped" 2>/dev/null
+    "$rankplan" rerank "$example" --query 'web server' "$work/texts" --threads 1 >"$work/single"
+    cmp -s "$work/piped" "$work/single" || complain "standard input and a file differ"
+    expect 0 "$rankplan" digest "$example" "$work/texts" --query 'web server'
+    says out "scores"
+    expect 4 sh -c "'$rankplan' rerank '$example' --query q '$work/texts' >/dev/full"
+    says err "could not be written"
+else
+    expect 3 "$rankplan" rerank "$example" --query q /dev/null
+    says err "RANKPLAN_TOKENIZER"
+fi
+
+[ $failed -eq 0 ] && echo "the command behaves"
+exit $failed

@@ -178,7 +178,7 @@ static rp_status find_plan(rp_session *s, size_t tokens, size_t seqs, size_t mar
     options.isa = s->options.isa;
     options.no_fuse = s->options.no_fuse;
     options.pool = s->options.pool;
-    rp_plan *plan;
+    rp_plan *plan = NULL;
     RP_TRY(rp_plan_compile(s->graph, s->weights, &s->buckets[b], &options, &plan, err));
     struct cached_plan *entry = victim(s);
     if (entry == &s->plans[s->n_plans])
@@ -194,7 +194,7 @@ static rp_status find_plan(rp_session *s, size_t tokens, size_t seqs, size_t mar
 rp_status rp_session_plan(rp_session *s, size_t tokens, size_t seqs, size_t markers,
                           const rp_plan **out, rp_error *err)
 {
-    rp_plan *plan;
+    rp_plan *plan = NULL;
     RP_TRY(find_plan(s, tokens, seqs, markers, &plan, err));
     *out = plan;
     return RP_OK;
@@ -237,7 +237,7 @@ static rp_status reserve_for(rp_session *s, const rp_plan *plan, rp_error *err)
 rp_status rp_session_reserve(rp_session *s, size_t tokens, size_t seqs, size_t markers,
                              rp_error *err)
 {
-    rp_plan *plan;
+    rp_plan *plan = NULL;
     RP_TRY(find_plan(s, tokens, seqs, markers, &plan, err));
     return reserve_for(s, plan, err);
 }
@@ -278,7 +278,7 @@ static rp_status check_outputs(const rp_session *s, rp_error *err)
 static rp_status run(rp_session *s, const rp_batch *batch, const rp_observer *observer,
                      rp_error *err)
 {
-    rp_plan *plan;
+    rp_plan *plan = NULL;
     RP_TRY(check_batch(batch, err));
     const rp_bucket live = {.tokens = (size_t)batch->cu[batch->n_seqs],
                             .seqs = batch->n_seqs,
@@ -362,10 +362,10 @@ static rp_status take_hash(void *context, const rp_step_info *step, const rp_vie
     unsigned char bytes[8];
     for (int i = 0; i < 8; i++)
         bytes[i] = (unsigned char)(hash >> (8 * i));
-    /* The length is hidden from gcc 12, which warns about xxhash's branches for longer inputs. */
-    size_t n_bytes = sizeof bytes;
-    __asm__("" : "+r"(n_bytes));
-    XXH3_64bits_update(&d->whole, bytes, n_bytes);
+    /* gcc 12 warns about xxhash's branches for longer inputs when it sees that there are 8 bytes. */
+    const void *opaque = bytes;
+    __asm__("" : "+r"(opaque) : : "memory");
+    XXH3_64bits_update(&d->whole, opaque, sizeof bytes);
     if (step->index < d->digest->capacity) {
         d->digest->hashes[step->index] = hash;
         if (d->digest->rows)

@@ -1,0 +1,503 @@
+/* See model_maker.h. */
+#include "tests/model_maker.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* A helper that cannot do its work ends the test program: there is nothing to assert about. */
+static void must(bool ok, const char *what)
+{
+    if (!ok) {
+        fprintf(stderr, "model_maker: %s\n", what);
+        abort();
+    }
+}
+
+/* ---- folders ----------------------------------------------------------------------------------
+ */
+
+void maker_dir_create(struct maker_dir *dir)
+{
+    const char *tmp = getenv("TMPDIR");
+    snprintf(dir->path, sizeof dir->path, "%s/rankplan-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    must(mkdtemp(dir->path) != NULL, dir->path);
+}
+
+static void remove_tree(const char *path)
+{
+    struct stat st;
+    if (lstat(path, &st) != 0)
+        return;
+    DIR *d = S_ISDIR(st.st_mode) ? opendir(path) : NULL;
+    if (!d) {
+        remove(path);
+        return;
+    }
+    for (struct dirent *e; (e = readdir(d));) {
+        char inner[1024];
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
+            continue;
+        snprintf(inner, sizeof inner, "%s/%s", path, e->d_name);
+        remove_tree(inner);
+    }
+    closedir(d);
+    rmdir(path);
+}
+
+void maker_dir_remove(struct maker_dir *dir)
+{
+    remove_tree(dir->path);
+}
+
+const char *maker_path(const struct maker_dir *dir, const char *name)
+{
+    static char paths[8][512];
+    static size_t next;
+    char *path = paths[next++ % 8];
+    snprintf(path, sizeof paths[0], "%s/%s", dir->path, name);
+    return path;
+}
+
+static void write_file(const char *path, const void *a, size_t n_a, const void *b, size_t n_b,
+                       const void *c, size_t n_c)
+{
+    FILE *f = fopen(path, "wb");
+    must(f != NULL, path);
+    must(fwrite(a, 1, n_a, f) == n_a && fwrite(b, 1, n_b, f) == n_b && fwrite(c, 1, n_c, f) == n_c,
+         path);
+    must(fclose(f) == 0, path);
+}
+
+void maker_write(const struct maker_dir *dir, const char *name, const void *bytes, size_t n)
+{
+    write_file(maker_path(dir, name), bytes, n, "", 0, "", 0);
+}
+
+void maker_write_text(const struct maker_dir *dir, const char *name, const char *text)
+{
+    maker_write(dir, name, text, strlen(text));
+}
+
+void maker_write_json(const struct maker_dir *dir, const char *name, const json_t *value)
+{
+    char *text = json_dumps(value, JSON_INDENT(2) | JSON_ENCODE_ANY);
+    must(text != NULL, name);
+    maker_write_text(dir, name, text);
+    free(text);
+}
+
+void maker_mkdir(const struct maker_dir *dir, const char *name)
+{
+    must(mkdir(maker_path(dir, name), 0777) == 0, name);
+}
+
+void maker_copy_file(const char *from, const char *to)
+{
+    FILE *in = fopen(from, "rb"), *out = fopen(to, "wb");
+    char buffer[4096];
+    must(in && out, from);
+    for (size_t n; (n = fread(buffer, 1, sizeof buffer, in)) > 0;)
+        must(fwrite(buffer, 1, n, out) == n, to);
+    fclose(in);
+    must(fclose(out) == 0, to);
+}
+
+/* ---- numbers ----------------------------------------------------------------------------------
+ */
+
+uint64_t maker_random(uint64_t *state)
+{
+    /* splitmix64 */
+    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+float maker_random_float(uint64_t *state)
+{
+    return (float)((double)(maker_random(state) >> 40) * 0x1p-23 - 1.0);
+}
+
+static uint16_t to_bf16(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+static float from_bf16(uint16_t h)
+{
+    const uint32_t bits = (uint32_t)h << 16;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* Halves of the sizes that weights have (2^-24 to 65504): by arithmetic, rounding to even. */
+static uint16_t to_f16(float x)
+{
+    const uint16_t sign = signbit(x) ? 0x8000 : 0;
+    const double a = fabs((double)x);
+    int e;
+    if (a == 0)
+        return sign;
+    frexp(a, &e); /* a = m 2^e, 1/2 <= m < 1 */
+    const int shift = e - 1 < -14 ? -24 : e - 1 - 10;
+    const uint32_t m = (uint32_t)nearbyint(ldexp(a, -shift)); /* 10 bits and the hidden one */
+    return (uint16_t)(sign | (shift == -24 ? m : ((uint32_t)(e - 1 + 14) << 10) + m));
+}
+
+static float from_f16(uint16_t h)
+{
+    const int e = h >> 10 & 31;
+    const double m = e ? 1024 + (h & 1023) : h & 1023;
+    return (float)((h & 0x8000 ? -1 : 1) * ldexp(m, (e ? e : 1) - 25));
+}
+
+/* ---- safetensors ------------------------------------------------------------------------------
+ */
+
+void maker_write_st(const struct maker_dir *dir, const char *name, uint64_t header_bytes,
+                    const char *header, const void *data, size_t n_data)
+{
+    write_file(maker_path(dir, name), &header_bytes, sizeof header_bytes, header, strlen(header),
+               data, n_data);
+}
+
+static size_t dtype_bytes(enum maker_dtype dtype)
+{
+    return dtype == MAKER_F32 ? 4 : 2;
+}
+
+/* Appends one tensor's entry and bytes. */
+static void add_entry(json_t *header, unsigned char **data, size_t *n_data, const char *name,
+                      struct maker_tensor *t, enum maker_dtype dtype)
+{
+    static const char *const names[] = {"F32", "F16", "BF16"};
+    const size_t width = dtype_bytes(dtype), begin = *n_data;
+    json_t *shape = json_array();
+    for (size_t i = 0; i < t->rank; i++)
+        json_array_append_new(shape, json_integer((json_int_t)t->dims[i]));
+    *n_data += t->n * width;
+    *data = realloc(*data, *n_data + 1);
+    must(*data != NULL, "memory");
+    for (size_t i = 0; i < t->n; i++) {
+        unsigned char *to = *data + begin + i * width;
+        const uint16_t half = dtype == MAKER_F16 ? to_f16(t->data[i]) : to_bf16(t->data[i]);
+        if (dtype == MAKER_F32) {
+            memcpy(to, &t->data[i], 4);
+            continue;
+        }
+        memcpy(to, &half, 2);
+        t->data[i] = dtype == MAKER_F16 ? from_f16(half) : from_bf16(half);
+    }
+    json_object_set_new(header, name,
+                        json_pack("{s:s,s:o,s:[I,I]}", "dtype", names[dtype], "shape", shape,
+                                  "data_offsets", (json_int_t)begin, (json_int_t)*n_data));
+}
+
+static void write_header(const struct maker_dir *dir, const char *file, json_t *header,
+                         unsigned char *data, size_t n_data)
+{
+    json_object_set_new(header, "__metadata__", json_pack("{s:s}", "format", "pt"));
+    char *text = json_dumps(header, JSON_COMPACT);
+    must(text != NULL, file);
+    maker_write_st(dir, file, strlen(text), text, data, n_data);
+    free(text);
+    free(data);
+    json_decref(header);
+}
+
+/* ---- models -----------------------------------------------------------------------------------
+ */
+
+struct maker_model maker_model_default(const char *family)
+{
+    struct maker_model m = {.family = family,
+                            .vocab = 50,
+                            .hidden = 16,
+                            .layers = 2,
+                            .heads = 2,
+                            .intermediate = 24,
+                            .positions = 40,
+                            .types = 2,
+                            .pad = 0,
+                            .activation = "gelu",
+                            .eps = 1e-12,
+                            .seed = 1};
+    if (strcmp(family, "roberta") == 0 || strcmp(family, "xlm-roberta") == 0) {
+        m.types = 1;
+        m.pad = 1;
+    } else if (strcmp(family, "distilbert") == 0) {
+        m.types = 0;
+    } else if (strcmp(family, "mpnet") == 0) {
+        m.types = 0;
+        m.pad = 1;
+        m.rel_buckets = 32;
+    } else if (strcmp(family, "electra") == 0) {
+        m.embedding = 12;
+    }
+    return m;
+}
+
+static bool is(const struct maker_model *m, const char *family)
+{
+    return strcmp(m->family, family) == 0;
+}
+
+const char *maker_prefix(const struct maker_model *m)
+{
+    return is(m, "bert")         ? "bert."
+           : is(m, "distilbert") ? "distilbert."
+           : is(m, "mpnet")      ? "mpnet."
+           : is(m, "electra")    ? "electra."
+                                 : "roberta.";
+}
+
+/* One tensor; rows 0 makes a vector.  Norm weights lie around 1, everything else around 0. */
+static void add(struct maker_model *m, uint64_t *rng, int rows, int cols, float around, float scale,
+                const char *fmt, ...) __attribute__((format(printf, 7, 8)));
+static void add(struct maker_model *m, uint64_t *rng, int rows, int cols, float around, float scale,
+                const char *fmt, ...)
+{
+    m->tensors = realloc(m->tensors, (m->n_tensors + 1) * sizeof *m->tensors);
+    must(m->tensors != NULL, "memory");
+    struct maker_tensor *t = &m->tensors[m->n_tensors++];
+    memset(t, 0, sizeof *t);
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(t->name, sizeof t->name, fmt, args);
+    va_end(args);
+    t->rank = rows ? 2 : 1;
+    t->dims[0] = (uint64_t)(rows ? rows : cols);
+    t->dims[1] = (uint64_t)(rows ? cols : 0);
+    t->n = (size_t)(rows ? rows : 1) * (size_t)cols;
+    t->data = malloc(t->n * sizeof *t->data);
+    must(t->data != NULL, "memory");
+    for (size_t i = 0; i < t->n; i++)
+        t->data[i] = around + scale * maker_random_float(rng);
+}
+
+static void add_linear(struct maker_model *m, uint64_t *rng, int out, int in, const char *name)
+{
+    const float scale = 1.5f / sqrtf((float)in);
+    add(m, rng, out, in, 0, scale, "%s.weight", name);
+    add(m, rng, 0, out, 0, 0.3f, "%s.bias", name);
+}
+
+static void add_norm(struct maker_model *m, uint64_t *rng, int n, const char *name)
+{
+    add(m, rng, 0, n, 1, 0.4f, "%s.weight", name);
+    add(m, rng, 0, n, 0, 0.3f, "%s.bias", name);
+}
+
+static void add_layer(struct maker_model *m, uint64_t *rng, int i)
+{
+    static const char *const bert[] = {"attention.self.query",
+                                       "attention.self.key",
+                                       "attention.self.value",
+                                       "attention.output.dense",
+                                       "attention.output.LayerNorm",
+                                       "intermediate.dense",
+                                       "output.dense",
+                                       "output.LayerNorm"};
+    static const char *const distilbert[] = {
+        "attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin",
+        "sa_layer_norm",   "ffn.lin1",        "ffn.lin2",        "output_layer_norm"};
+    static const char *const mpnet[] = {
+        "attention.attn.q",    "attention.attn.k",   "attention.attn.v", "attention.attn.o",
+        "attention.LayerNorm", "intermediate.dense", "output.dense",     "output.LayerNorm"};
+    const char *const *names = is(m, "distilbert") ? distilbert : is(m, "mpnet") ? mpnet : bert;
+    const char *base = is(m, "distilbert") ? "transformer.layer" : "encoder.layer";
+    char name[8][100];
+    for (int k = 0; k < 8; k++)
+        snprintf(name[k], sizeof name[k], "%s.%d.%s", base, i, names[k]);
+    for (int k = 0; k < 4; k++)
+        add_linear(m, rng, m->hidden, m->hidden, name[k]);
+    add_norm(m, rng, m->hidden, name[4]);
+    add_linear(m, rng, m->intermediate, m->hidden, name[5]);
+    add_linear(m, rng, m->hidden, m->intermediate, name[6]);
+    add_norm(m, rng, m->hidden, name[7]);
+}
+
+static void add_heads(struct maker_model *m, uint64_t *rng)
+{
+    const int h = m->hidden;
+    if (m->pooler || (m->labels && is(m, "bert")))
+        add_linear(m, rng, h, h, "pooler.dense");
+    if (!m->labels)
+        return;
+    if (is(m, "bert")) {
+        add_linear(m, rng, m->labels, h, "classifier");
+    } else if (is(m, "distilbert")) {
+        add_linear(m, rng, h, h, "pre_classifier");
+        add_linear(m, rng, m->labels, h, "classifier");
+    } else {
+        add_linear(m, rng, h, h, "classifier.dense");
+        add_linear(m, rng, m->labels, h, "classifier.out_proj");
+    }
+}
+
+void maker_model_fill(struct maker_model *m)
+{
+    uint64_t rng = m->seed;
+    const int e = m->embedding ? m->embedding : m->hidden;
+    add(m, &rng, m->vocab, e, 0, 1, "embeddings.word_embeddings.weight");
+    add(m, &rng, m->positions, e, 0, 1, "embeddings.position_embeddings.weight");
+    if (m->types)
+        add(m, &rng, m->types, e, 0, 1, "embeddings.token_type_embeddings.weight");
+    add_norm(m, &rng, e, "embeddings.LayerNorm");
+    if (e != m->hidden)
+        add_linear(m, &rng, m->hidden, e, "embeddings_project");
+    if (m->rel_buckets)
+        add(m, &rng, m->rel_buckets, m->heads, 0, 1, "encoder.relative_attention_bias.weight");
+    for (int i = 0; i < m->layers; i++)
+        add_layer(m, &rng, i);
+    add_heads(m, &rng);
+}
+
+void maker_model_free(struct maker_model *m)
+{
+    for (size_t i = 0; i < m->n_tensors; i++)
+        free(m->tensors[i].data);
+    free(m->tensors);
+    m->tensors = NULL;
+    m->n_tensors = 0;
+}
+
+struct maker_tensor *maker_model_find(const struct maker_model *m, const char *fmt, ...)
+{
+    char name[128];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(name, sizeof name, fmt, args);
+    va_end(args);
+    for (size_t i = 0; i < m->n_tensors; i++)
+        if (strcmp(m->tensors[i].name, name) == 0)
+            return &m->tensors[i];
+    must(false, name);
+    return NULL;
+}
+
+static const char *class_name(const struct maker_model *m)
+{
+    return is(m, "bert")          ? "Bert"
+           : is(m, "roberta")     ? "Roberta"
+           : is(m, "xlm-roberta") ? "XLMRoberta"
+           : is(m, "distilbert")  ? "DistilBert"
+           : is(m, "mpnet")       ? "MPNet"
+                                  : "Electra";
+}
+
+json_t *maker_model_config(const struct maker_model *m)
+{
+    const bool distil = is(m, "distilbert");
+    char architecture[64];
+    snprintf(architecture, sizeof architecture, "%s%s", class_name(m),
+             m->labels ? "ForSequenceClassification" : "Model");
+    json_t *c = json_pack(
+        "{s:s,s:[s],s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:s}", "model_type", m->family, "architectures",
+        architecture, "vocab_size", m->vocab, distil ? "dim" : "hidden_size", m->hidden,
+        distil ? "n_layers" : "num_hidden_layers", m->layers,
+        distil ? "n_heads" : "num_attention_heads", m->heads,
+        distil ? "hidden_dim" : "intermediate_size", m->intermediate, "max_position_embeddings",
+        m->positions, "pad_token_id", m->pad, distil ? "activation" : "hidden_act", m->activation);
+    must(c != NULL, "config");
+    if (!distil)
+        json_object_set_new(c, "layer_norm_eps", json_real(m->eps));
+    if (!distil && !is(m, "mpnet"))
+        json_object_set_new(c, "type_vocab_size", json_integer(m->types));
+    if (is(m, "electra"))
+        json_object_set_new(c, "embedding_size",
+                            json_integer(m->embedding ? m->embedding : m->hidden));
+    if (is(m, "mpnet"))
+        json_object_set_new(c, "relative_attention_num_buckets", json_integer(m->rel_buckets));
+    if (m->labels) {
+        json_t *map = json_object();
+        for (int i = 0; i < m->labels; i++) {
+            char key[16], label[32];
+            snprintf(key, sizeof key, "%d", i);
+            snprintf(label, sizeof label, "LABEL_%d", i);
+            json_object_set_new(map, key, json_string(label));
+        }
+        json_object_set_new(c, "id2label", map);
+    }
+    return c;
+}
+
+/* The name that a checkpoint gives to a tensor of the model. */
+static void stored_name(const struct maker_model *m, const struct maker_write_options *o,
+                        const char *name, char out[160])
+{
+    const bool head =
+        strncmp(name, "classifier", 10) == 0 || strncmp(name, "pre_classifier", 14) == 0;
+    char stem[128];
+    snprintf(stem, sizeof stem, "%s", name);
+    if (o->gamma_beta) {
+        char *w = strstr(stem, "LayerNorm.weight"), *b = strstr(stem, "LayerNorm.bias");
+        if (w)
+            strcpy(w, "LayerNorm.gamma");
+        if (b)
+            strcpy(b, "LayerNorm.beta");
+    }
+    snprintf(out, 160, "%s%s", o->prefix && !head ? maker_prefix(m) : "", stem);
+}
+
+static void add_leftovers(json_t *header, unsigned char **data, size_t *n_data)
+{
+    static const char *const names[] = {"cls.predictions.bias", "cls.seq_relationship.weight",
+                                        "something.else.weight"};
+    float values[4] = {1, 2, 3, 4};
+    for (size_t i = 0; i < 3; i++) {
+        struct maker_tensor t = {.rank = 1, .dims = {4}, .n = 4, .data = values};
+        add_entry(header, data, n_data, names[i], &t, MAKER_F32);
+    }
+    const int64_t ids[3] = {0, 1, 2};
+    *data = realloc(*data, *n_data + sizeof ids);
+    must(*data != NULL, "memory");
+    memcpy(*data + *n_data, ids, sizeof ids);
+    json_object_set_new(header, "embeddings.position_ids",
+                        json_pack("{s:s,s:[i,i],s:[I,I]}", "dtype", "I64", "shape", 1, 3,
+                                  "data_offsets", (json_int_t)*n_data,
+                                  (json_int_t)(*n_data + sizeof ids)));
+    *n_data += sizeof ids;
+}
+
+void maker_model_write(struct maker_model *m, const struct maker_dir *dir,
+                       const struct maker_write_options *options)
+{
+    const int shards = options->shards ? options->shards : 1;
+    json_t *map = json_object(), *config = maker_model_config(m);
+    for (int s = 0; s < shards; s++) {
+        json_t *header = json_object();
+        unsigned char *data = NULL;
+        size_t n_data = 0;
+        char file[64], name[160];
+        snprintf(file, sizeof file, "model-%05d-of-%05d.safetensors", s + 1, shards);
+        for (size_t i = 0; i < m->n_tensors; i++) {
+            struct maker_tensor *t = &m->tensors[i];
+            if ((int)(i * (size_t)shards / m->n_tensors) != s ||
+                (options->drop && strcmp(options->drop, t->name) == 0))
+                continue;
+            stored_name(m, options, t->name, name);
+            add_entry(header, &data, &n_data, name, t, options->dtype);
+            json_object_set_new(map, name, json_string(file));
+        }
+        if (options->leftovers && s == 0)
+            add_leftovers(header, &data, &n_data);
+        write_header(dir, options->shards ? file : "model.safetensors", header, data, n_data);
+    }
+    json_t *index = json_pack("{s:{s:i},s:o}", "metadata", "total_size", 1, "weight_map", map);
+    if (options->shards)
+        maker_write_json(dir, "model.safetensors.index.json", index);
+    maker_write_json(dir, "config.json", config);
+    json_decref(index);
+    json_decref(config);
+}

@@ -1,0 +1,105 @@
+/* Tiny model folders for tests: temporary folders, safetensors files written byte by byte, and
+ * whole models with random weights.  Knows the checkpoint formats on its own, not through models/.
+ */
+#ifndef RP_TESTS_MODEL_MAKER_H
+#define RP_TESTS_MODEL_MAKER_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- folders ----------------------------------------------------------------------------------
+ */
+
+struct maker_dir {
+    char path[256];
+};
+
+void maker_dir_create(struct maker_dir *dir);
+void maker_dir_remove(struct maker_dir *dir); /* with everything in it */
+
+/* PATH/name, in one of a few static buffers. */
+const char *maker_path(const struct maker_dir *dir, const char *name);
+
+void maker_write(const struct maker_dir *dir, const char *name, const void *bytes, size_t n);
+void maker_write_text(const struct maker_dir *dir, const char *name, const char *text);
+void maker_write_json(const struct maker_dir *dir, const char *name, const json_t *value);
+void maker_mkdir(const struct maker_dir *dir, const char *name);
+void maker_copy_file(const char *from, const char *to);
+
+/* ---- safetensors ------------------------------------------------------------------------------
+ */
+
+/* A file of that header and data, whatever they say; header_bytes is what the file announces. */
+void maker_write_st(const struct maker_dir *dir, const char *name, uint64_t header_bytes,
+                    const char *header, const void *data, size_t n_data);
+
+/* Tensors in memory, as f32. */
+struct maker_tensor {
+    char name[128];
+    size_t rank;
+    uint64_t dims[2];
+    size_t n;
+    float *data;
+};
+
+enum maker_dtype { MAKER_F32, MAKER_F16, MAKER_BF16 };
+
+/* ---- models -----------------------------------------------------------------------------------
+ */
+
+struct maker_model {
+    /* Set by the caller. */
+    const char *family; /* model_type */
+    int vocab, hidden, layers, heads, intermediate, positions;
+    int embedding; /* ELECTRA's; 0: hidden */
+    int types;     /* 0: none */
+    int labels;    /* 0: the bare model */
+    int pad;
+    int rel_buckets;
+    bool pooler; /* a bare model with a pooler */
+    const char *activation;
+    double eps;
+    uint64_t seed;
+    /* Made. */
+    struct maker_tensor *tensors;
+    size_t n_tensors;
+};
+
+/* A small model of a family with everything set; change what the test is about, then fill. */
+struct maker_model maker_model_default(const char *family);
+
+/* Makes all tensors, with random values that keep activations of order one. */
+void maker_model_fill(struct maker_model *m);
+void maker_model_free(struct maker_model *m);
+
+/* The tensor of that name without the family's prefix; the test fails when there is none. */
+struct maker_tensor *maker_model_find(const struct maker_model *m, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Names as the checkpoint of a model with a head has them. */
+const char *maker_prefix(const struct maker_model *m);
+
+/* config.json; to be changed and freed by the caller. */
+json_t *maker_model_config(const struct maker_model *m);
+
+struct maker_write_options {
+    enum maker_dtype dtype;
+    bool prefix;      /* "bert." before the body's names */
+    bool gamma_beta;  /* old names of norms */
+    bool leftovers;   /* position_ids and a pre-training head as well */
+    int shards;       /* 0: one file */
+    const char *drop; /* the first tensor of that name is left out; NULL: none */
+};
+
+/* model.safetensors (or shards with index) and config.json.  Values are rounded to dtype in the
+ * model too, so that a reference sees what the file holds. */
+void maker_model_write(struct maker_model *m, const struct maker_dir *dir,
+                       const struct maker_write_options *options);
+
+/* Random numbers: a generator that is the same everywhere. */
+uint64_t maker_random(uint64_t *state);
+float maker_random_float(uint64_t *state); /* in [-1, 1) */
+
+#endif

@@ -19,9 +19,9 @@
  *   arithmetic   v_add, v_sub, v_mul, v_div, v_sqrt;
  *                v_fma(a, b, c) = a*b + c and v_fnma(a, b, c) = c - a*b, rounded once
  *
- *   choice       v_max(a, b) = a > b ? a : b, v_min(a, b) = a < b ? a : b: b whenever either is
- * NaN; v_sel_lt(a, b, x, y) = a < b ? x : y, v_sel_le likewise (false on NaN); v_sel_nan(a, x, y) =
- * a is NaN ? x : y
+ *   choice       v_max(a, b) = a > b ? a : b and v_min(a, b) = a < b ? a : b, so b when either is
+ *                NaN;  v_sel_lt(a, b, x, y) = a < b ? x : y, v_sel_le likewise (false on NaN);
+ *                v_sel_nan(a, x, y) = a is NaN ? x : y
  *
  *   bits         v_bits(v) -> i, v_from_bits(i);  v_abs, v_neg, v_xor_sign(a, s);
  *                vi_set1, vi_add, vi_sub, vi_and, vi_or, vi_xor;

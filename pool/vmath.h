@@ -89,6 +89,12 @@ RP_V16_FN v16 v_half_exp2(v16 a, v16 n)
     return v_mul(p, v_from_bits(vi_shl(v_bits(t), 23)));
 }
 
+/* max(x, 0): relu(-0) = -0, and a NaN stays, which the other order of v_max would lose. */
+RP_V16_FN v16 v_relu(v16 x)
+{
+    return v_max(v_zero(), x);
+}
+
 /* x/2 (1 + erf(x/sqrt 2)); gelu(-inf) = +0, gelu(-0) = -0. */
 RP_V16_FN v16 v_gelu(v16 x)
 {
@@ -103,7 +109,7 @@ RP_V16_FN v16 v_gelu(v16 x)
     n = v_fma(n, a, v_set1(-0x1.af2fdap-5f));
     n = v_fma(n, a, v_set1(-0x1.d62d7cp-2f));
     n = v_fma(n, a, v_set1(-0x1.26af38p+0f));
-    return v_fnma(a, v_half_exp2(a, n), v_max(v_zero(), x));
+    return v_fnma(a, v_half_exp2(a, n), v_relu(x));
 }
 
 /* erf below 1 by its series' minimax, beyond by its tail: 1 - 2^(a n). */
@@ -160,7 +166,7 @@ RP_V16_FN v16 v_gate(v16 x, v16 a, v16 y)
 {
     v16 e = v_exp_neg(v_neg(y));
     v16 tail = v_div(e, v_add(v_set1(1.0f), e));
-    return v_fnma(a, tail, v_max(v_zero(), x));
+    return v_fnma(a, tail, v_relu(x));
 }
 
 /* x sigmoid(x); silu(-inf) = +0. */

@@ -1,0 +1,342 @@
+/* The row-wise operations, written once over v16; ops/<isa>.c includes this once with its names.
+ *
+ * Every function walks a row in blocks of sixteen columns and then handles the rest with masked
+ * loads and stores, so nothing outside a row is read or written.  Sums over a row keep column i in
+ * lane i mod 16 and end in v_sum's tree.  Sums over rows (pooling) are one chain per column, first
+ * row first.
+ */
+#include "ops/ops.h"
+#include "pool/vmath.h"
+
+#include <rankplan/machine.h>
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+/* ---- embedding --------------------------------------------------------------------------------
+ */
+
+RP_V16_FN v16 load_halves(const uint16_t *p, rp_dtype dtype, size_t n)
+{
+    return dtype == RP_DTYPE_F16 ? v_load_f16(p, n) : v_load_bf16(p, n);
+}
+
+RP_V16_FN v16 load_dtype(const void *row, rp_dtype dtype, size_t column, size_t n)
+{
+    if (dtype != RP_DTYPE_F32)
+        return load_halves((const uint16_t *)row + column, dtype, n);
+    const float *p = (const float *)row + column;
+    return n == 16 ? v_load(p) : v_load_n(p, n);
+}
+
+/* y = row, or y += row; dtype and add are constants where this is inlined. */
+RP_V16_FN void take_row(const void *row, rp_dtype dtype, bool add, size_t width, float *y)
+{
+    size_t c = 0;
+    for (; c + 16 <= width; c += 16) {
+        v16 v = load_dtype(row, dtype, c, 16);
+        v_store(y + c, add ? v_add(v_load(y + c), v) : v);
+    }
+    if (c < width) {
+        v16 v = load_dtype(row, dtype, c, width - c);
+        v_store_n(y + c, add ? v_add(v_load_n(y + c, width - c), v) : v, width - c);
+    }
+}
+
+static void take_any_row(const void *row, rp_dtype dtype, bool add, size_t width, float *y)
+{
+    switch (dtype) {
+    case RP_DTYPE_F32:
+        if (add)
+            take_row(row, RP_DTYPE_F32, true, width, y);
+        else
+            memcpy(y, row, width * sizeof *y);
+        break;
+    case RP_DTYPE_F16: take_row(row, RP_DTYPE_F16, add, width, y); break;
+    case RP_DTYPE_BF16: take_row(row, RP_DTYPE_BF16, add, width, y); break;
+    }
+}
+
+static const void *table_row(const struct rp_ops_table *table, size_t width, size_t r)
+{
+    size_t element = table->dtype == RP_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
+    assert(table->index[r] >= 0);
+    return (const char *)table->rows + (size_t)table->index[r] * width * element;
+}
+
+/* Table after table into the same row of y, which stays in the first-level cache: the order of the
+ * sum is that of the tables. */
+static void embed(const struct rp_ops_table *tables, size_t n_tables, size_t width, float *y,
+                  size_t ldy, size_t r0, size_t r1)
+{
+    for (size_t r = r0; r < r1; r++) {
+        for (size_t t = 0; t < n_tables; t++)
+            take_any_row(table_row(&tables[t], width, r), tables[t].dtype, t > 0, width,
+                         y + r * ldy);
+    }
+}
+
+/* ---- norms ------------------------------------------------------------------------------------
+ */
+
+/* One row: the sum, the sum of squared distances from the mean, the result; after the first pass
+ * the row lies in the first-level cache. */
+static void layer_norm_row(const float *x, const float *w, const float *b, float eps, size_t width,
+                           float *y)
+{
+    size_t whole = width & ~(size_t)15, rest = width & 15;
+    v16 sum = v_zero();
+    for (size_t c = 0; c < whole; c += 16)
+        sum = v_add(sum, v_load(x + c));
+    if (rest)
+        sum = v_add(sum, v_load_n(x + whole, rest));
+    v16 mean = v_set1(v_sum(sum) / (float)width);
+
+    v16 squares = v_zero();
+    for (size_t c = 0; c < whole; c += 16) {
+        v16 d = v_sub(v_load(x + c), mean);
+        squares = v_fma(d, d, squares);
+    }
+    if (rest) { /* the lanes past the row must give 0 - 0 and not 0 - mean */
+        float means[16];
+        v_store(means, mean);
+        v16 d = v_sub(v_load_n(x + whole, rest), v_load_n(means, rest));
+        squares = v_fma(d, d, squares);
+    }
+    float variance = v_sum(squares) / (float)width;
+    v16 scale = v_set1(1.0f / sqrtf(variance + eps));
+
+    for (size_t c = 0; c < whole; c += 16) {
+        v16 v = v_mul(v_sub(v_load(x + c), mean), scale);
+        v_store(y + c, b ? v_fma(v, v_load(w + c), v_load(b + c)) : v_mul(v, v_load(w + c)));
+    }
+    if (rest) {
+        v16 v = v_mul(v_sub(v_load_n(x + whole, rest), mean), scale);
+        v16 wv = v_load_n(w + whole, rest);
+        v_store_n(y + whole, b ? v_fma(v, wv, v_load_n(b + whole, rest)) : v_mul(v, wv), rest);
+    }
+}
+
+static void layer_norm(const float *x, size_t ldx, const float *w, const float *b, float eps,
+                       size_t width, float *y, size_t ldy, size_t rows)
+{
+    for (size_t r = 0; r < rows; r++)
+        layer_norm_row(x + r * ldx, w, b, eps, width, y + r * ldy);
+}
+
+/* The comparison is written so that a NaN stays; a row of zeros is divided by 1 when eps is 0. */
+static float l2_divisor(const float *x, float eps, size_t width)
+{
+    v16 squares = v_zero();
+    size_t c = 0;
+    for (; c + 16 <= width; c += 16) {
+        v16 v = v_load(x + c);
+        squares = v_fma(v, v, squares);
+    }
+    if (c < width) {
+        v16 v = v_load_n(x + c, width - c);
+        squares = v_fma(v, v, squares);
+    }
+    float norm = sqrtf(v_sum(squares));
+    if (norm < eps)
+        norm = eps;
+    return norm == 0.0f ? 1.0f : norm;
+}
+
+static void l2_norm(const float *x, size_t ldx, float eps, size_t width, float *y, size_t ldy,
+                    size_t rows)
+{
+    for (size_t r = 0; r < rows; r++, x += ldx, y += ldy) {
+        v16 divisor = v_set1(l2_divisor(x, eps, width));
+        size_t c = 0;
+        for (; c + 16 <= width; c += 16)
+            v_store(y + c, v_div(v_load(x + c), divisor));
+        if (c < width)
+            v_store_n(y + c, v_div(v_load_n(x + c, width - c), divisor), width - c);
+    }
+}
+
+/* ---- activations and sums ---------------------------------------------------------------------
+ */
+
+/* A loop of its own for each function, so that the choice is made once a call. */
+#define MAP_ROWS(f)                                                                                \
+    for (size_t r = 0; r < rows; r++, x += ldx, y += ldy) {                                        \
+        size_t c = 0;                                                                              \
+        for (; c + 16 <= width; c += 16)                                                           \
+            v_store(y + c, f(v_load(x + c)));                                                      \
+        if (c < width)                                                                             \
+            v_store_n(y + c, f(v_load_n(x + c, width - c)), width - c);                            \
+    }                                                                                              \
+    break
+
+RP_V16_FN v16 same(v16 x)
+{
+    return x;
+}
+
+static void activation(rp_activation which, const float *x, size_t ldx, size_t width, float *y,
+                       size_t ldy, size_t rows)
+{
+    switch (which) {
+    case RP_ACT_NONE: MAP_ROWS(same);
+    case RP_ACT_GELU: MAP_ROWS(v_gelu);
+    case RP_ACT_GELU_TANH: MAP_ROWS(v_gelu_tanh);
+    case RP_ACT_RELU: MAP_ROWS(v_relu);
+    case RP_ACT_SILU: MAP_ROWS(v_silu);
+    case RP_ACT_TANH: MAP_ROWS(v_tanh);
+    case RP_ACT_SIGMOID: MAP_ROWS(v_sigmoid);
+    }
+}
+
+static void add(const float *a, size_t lda, const float *b, size_t ldb, size_t width, float *y,
+                size_t ldy, size_t rows)
+{
+    for (size_t r = 0; r < rows; r++, a += lda, b += ldb, y += ldy) {
+        size_t c = 0;
+        for (; c + 16 <= width; c += 16)
+            v_store(y + c, v_add(v_load(a + c), v_load(b + c)));
+        if (c < width) {
+            size_t rest = width - c;
+            v_store_n(y + c, v_add(v_load_n(a + c, rest), v_load_n(b + c, rest)), rest);
+        }
+    }
+}
+
+/* ---- pooling ----------------------------------------------------------------------------------
+ */
+
+/* Row r (from 1 on) taken into what the rows before it gave.  For the maximum: a NaN in the row
+ * wins, and one that is already there stays, because v_max gives its second operand then. */
+RP_V16_FN v16 pool_step(rp_pooling pooling, v16 so_far, v16 x, size_t r)
+{
+    if (pooling == RP_POOL_MAX)
+        return v_sel_nan(x, x, v_max(x, so_far));
+    if (pooling == RP_POOL_WEIGHTED_MEAN)
+        return v_fma(v_set1((float)(r + 1)), x, so_far);
+    return v_add(so_far, x);
+}
+
+/* Four blocks of columns at a time: a row gives four cache lines that lie side by side, and four
+ * chains hide the latency of the additions. */
+RP_V16_FN void pool_columns(rp_pooling pooling, const float *x, size_t ldx, size_t n, size_t width,
+                            v16 divisor, float *y)
+{
+    size_t c = 0;
+    for (; c + 64 <= width; c += 64) {
+        v16 s0 = v_load(x + c), s1 = v_load(x + c + 16);
+        v16 s2 = v_load(x + c + 32), s3 = v_load(x + c + 48);
+        for (size_t r = 1; r < n; r++) {
+            const float *row = x + r * ldx + c;
+            s0 = pool_step(pooling, s0, v_load(row), r);
+            s1 = pool_step(pooling, s1, v_load(row + 16), r);
+            s2 = pool_step(pooling, s2, v_load(row + 32), r);
+            s3 = pool_step(pooling, s3, v_load(row + 48), r);
+        }
+        v_store(y + c, v_div(s0, divisor));
+        v_store(y + c + 16, v_div(s1, divisor));
+        v_store(y + c + 32, v_div(s2, divisor));
+        v_store(y + c + 48, v_div(s3, divisor));
+    }
+    for (; c < width; c += 16) {
+        size_t some = width - c < 16 ? width - c : 16;
+        v16 s = v_load_n(x + c, some);
+        for (size_t r = 1; r < n; r++)
+            s = pool_step(pooling, s, v_load_n(x + r * ldx + c, some), r);
+        v_store_n(y + c, v_div(s, divisor), some);
+    }
+}
+
+static void pool(rp_pooling pooling, const float *x, size_t ldx, size_t n, size_t width, float *y)
+{
+    if (n == 0) {
+        memset(y, 0, width * sizeof *y);
+        return;
+    }
+    float count = (float)n;
+    switch (pooling) {
+    case RP_POOL_CLS: memcpy(y, x, width * sizeof *y); break;
+    case RP_POOL_LAST: memcpy(y, x + (n - 1) * ldx, width * sizeof *y); break;
+    case RP_POOL_MEAN: pool_columns(RP_POOL_MEAN, x, ldx, n, width, v_set1(count), y); break;
+    case RP_POOL_MEAN_SQRT_LEN:
+        pool_columns(RP_POOL_MEAN, x, ldx, n, width, v_set1(sqrtf(count)), y);
+        break;
+    case RP_POOL_MAX: pool_columns(RP_POOL_MAX, x, ldx, n, width, v_set1(1.0f), y); break;
+    case RP_POOL_WEIGHTED_MEAN: {
+        double weights = (double)n * (double)(n + 1) / 2; /* exact up to n = 2^26 */
+        pool_columns(RP_POOL_WEIGHTED_MEAN, x, ldx, n, width, v_set1((float)weights), y);
+        break;
+    }
+    }
+}
+
+/* ---- checks and conversion --------------------------------------------------------------------
+ */
+
+static bool is_finite_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (bits & 0x7f800000u) != 0x7f800000u;
+}
+
+/* x * 0 is a zero when x is finite and a NaN when it is not, and a NaN stays in a sum: one fma a
+ * block finds a chunk that holds one, and only then is the place looked for. */
+static bool nonfinite(const float *x, size_t n, size_t *where)
+{
+    enum { chunk = 1024 };
+    const v16 zero = v_zero();
+    for (size_t at = 0; at < n; at += chunk) {
+        size_t end = n - at < chunk ? n : at + chunk, i = at;
+        v16 s0 = zero, s1 = zero;
+        for (; i + 32 <= end; i += 32) {
+            s0 = v_fma(v_load(x + i), zero, s0);
+            s1 = v_fma(v_load(x + i + 16), zero, s1);
+        }
+        for (; i < end; i += 16)
+            s0 = v_fma(v_load_n(x + i, end - i < 16 ? end - i : 16), zero, s0);
+        if (v_sum(v_add(s0, s1)) == 0.0f)
+            continue;
+        for (i = at; is_finite_bits(x[i]);)
+            i++;
+        *where = i;
+        return true;
+    }
+    return false;
+}
+
+/* Through a buffer, because the halves of a file may lie at odd addresses; the copy of a whole
+ * block is one vector move. */
+static void widen(rp_dtype dtype, const void *x, float *y, size_t n)
+{
+    if (dtype == RP_DTYPE_F32) {
+        memcpy(y, x, n * sizeof *y);
+        return;
+    }
+    const char *bytes = x;
+    uint16_t block[16];
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        memcpy(block, bytes + i * sizeof *block, sizeof block);
+        v_store(y + i, load_halves(block, dtype, 16));
+    }
+    if (i < n) {
+        memcpy(block, bytes + i * sizeof *block, (n - i) * sizeof *block);
+        v_store_n(y + i, load_halves(block, dtype, n - i), n - i);
+    }
+}
+
+extern const struct rp_ops RP_OPS_TABLE;
+const struct rp_ops RP_OPS_TABLE = {
+    .name = RP_OPS_NAME,
+    .isa = RP_OPS_ISA,
+    .embed = embed,
+    .layer_norm = layer_norm,
+    .l2_norm = l2_norm,
+    .activation = activation,
+    .add = add,
+    .pool = pool,
+    .nonfinite = nonfinite,
+    .widen = widen,
+};

@@ -29,6 +29,8 @@ typedef void rp_region_fn(void *arg, struct rp_worker *worker);
 /* Runs body on min(max_workers, threads of the pool) workers and returns when all are done.
  * max_workers 0 means all.  pool NULL: on the caller alone.  Another thread's region on the same
  * pool is waited for; a region inside a region of the same pool is refused (RP_ERR_INVALID).
+ * In the child of a fork the first region starts threads, which can fail (RP_ERR_SYSTEM,
+ * RP_ERR_NOMEM); the pool stays good and the next region tries again.
  * Sets the floating-point environment of the contract (round to nearest, no flush to zero, no
  * denormals-are-zero, exceptions masked) on every worker and gives the caller its own back. */
 RP_CHECKED rp_status rp_pool_region(rp_pool *pool, int max_workers, rp_region_fn *body, void *arg,

@@ -57,7 +57,8 @@ typedef struct rp_pool_options {
     size_t struct_size; /* sizeof(rp_pool_options) */
     int n_threads;      /* with the caller; 0 = rp_cpu_count() */
     int pin;            /* 1 (default): each thread stays on one processor of the process's own set;
-                           0: they float.  The calling thread is never pinned. */
+                           0, or more threads than processors: they float.  The calling thread
+                           is never pinned. */
     unsigned
         spin_us; /* how long an idle thread spins before it sleeps; default 50, 0 = sleep at once */
 } rp_pool_options;

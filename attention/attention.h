@@ -5,50 +5,75 @@
  *     s[j] += rel[j - i]  (if there is a relative bias)
  *     m = max over j;   p[j] = exp(s[j] - m);   sum = the 16 partial sums of p, one tree
  *     o[c] = chain over j of fma(p[j], v[j][c], acc) from 0;   out[c] = o[c] / sum
- * j counts from the start of the sequence, so neither the place in the batch nor the neighbours move a bit.
- * The whole row of scores is kept (scratch: a few rows x L), so there is no block size in the contract.
+ * j counts from the start of the sequence, so neither the place in the batch nor the neighbours
+ * move a bit. The whole row of scores is kept (scratch: a few rows x L), so there is no block size
+ * in the contract.
  *
- * A task is one head of one sequence and a range of its query rows; K and V are packed per head into
- * panels in the worker's scratch.
+ * A score that is NaN or +inf makes its whole output row NaN, and so does a row of scores that are
+ * all -inf: what went wrong shows, and is never averaged away.  Single scores of -inf weigh
+ * nothing. (Which NaN it is, its sign and payload, is the processor's affair and outside the
+ * contract.)
+ *
+ * A task is one head of one sequence and a range of its query rows; K and V are packed per head
+ * into panels in the worker's scratch.
  */
 #ifndef RP_ATTENTION_ATTENTION_H
 #define RP_ATTENTION_ATTENTION_H
 
-#include "gemm/gemm.h"
-#include "ops/ops.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Where the time of a task goes. */
+enum rp_attention_stage {
+    RP_ATTENTION_STAGE_PACK,    /* keys, values, the bias by distance */
+    RP_ATTENTION_STAGE_SCORES,  /* queries x keys */
+    RP_ATTENTION_STAGE_SOFTMAX, /* bias, maximum, exponentials, sums */
+    RP_ATTENTION_STAGE_VALUES,  /* exponentials x values, and the division */
+    RP_ATTENTION_N_STAGES
+};
 
 struct rp_attention_args {
     const float *qkv; /* row 0 of the batch; q, k, v of head h at columns h*d, (H+h)*d, (2H+h)*d */
     size_t ld;
-    float *out; /* columns h*d */
+    float *out; /* columns h*d; apart from qkv */
     size_t ld_out;
     size_t n_heads, head_dim;
     float scale;
-    const float *rel; /* NULL, or [n_heads][2*rel_span+1]: bias of distance clamp(j-i, -span, span) + span */
+    const float *
+        rel; /* NULL, or [n_heads][2*rel_span+1]: bias of distance clamp(j-i, -span, span) + span */
     size_t rel_span;
+    uint64_t *stage_ns; /* NULL, or RP_ATTENTION_N_STAGES counters to which nanoseconds are added
+                           (for benchmarks: the clock is read a few times every block of rows) */
 };
 
 struct rp_attention_kernel {
-    const char *name; /* e.g. rp_attention_f32__avx2 */
+    const char *name; /* e.g. rp_attention_f32_6x16__avx2 */
     uint32_t isa;
-    /* Query rows [q0, q1) of the sequence that lies at batch rows [row0, row0+len), head `head`. */
-    void (*run)(const struct rp_attention_args *args, const struct rp_gemm_kernel *gemm, size_t row0,
-                size_t len, size_t head, size_t q0, size_t q1, void *scratch);
+    /* Query rows [q0, q1) of the sequence that lies at batch rows [row0, row0+len), head `head`;
+     * q1 <= len.  Any split of the rows gives the same bits.  Reads the head's columns of the
+     * sequence's rows and nothing else, writes the head's columns of rows [row0+q0, row0+q1) and
+     * nothing else.  scratch: aligned to 64, rp_attention_scratch_bytes() for a max_len >= len;
+     * what it holds does not matter.  Does not allocate; needs 1 KiB of stack. */
+    void (*run)(const struct rp_attention_args *args, size_t row0, size_t len, size_t head,
+                size_t q0, size_t q1, void *scratch);
 };
 
 const struct rp_attention_kernel *rp_attention_select(uint32_t isa);
+
+/* All kernels of this build, slowest first, whether this machine can run them or not. */
 const struct rp_attention_kernel *const *rp_attention_all(size_t *n);
 
-/* Bytes of scratch that a worker needs for sequences up to max_len (a multiple of 64); false when the size
- * does not fit 64 bits.  Covers every ISA. */
-_Bool rp_attention_scratch_bytes(size_t max_len, size_t head_dim, _Bool has_rel, size_t *out);
+/* Bytes of scratch that a worker needs for sequences up to max_len (a multiple of 64); false when
+ * the size does not fit 64 bits.  Covers every ISA. */
+bool rp_attention_scratch_bytes(size_t max_len, size_t head_dim, bool has_rel, size_t *out);
 
-/* How many query rows a task should have when there are `heads_times_seqs` (sequence, head) pairs and n
+/* How many query rows a task should have when there are `pairs` (sequence, head) pairs and n
  * workers: all of len when there are pairs enough. */
 size_t rp_attention_query_rows(size_t len, size_t pairs, size_t workers);
 
-/* T5's bidirectional bucket of a distance (key position - query position): n_buckets in all, half of them for
- * each sign, the last one from max_distance on. */
+/* T5's bidirectional bucket of a distance (key position - query position): n_buckets in all, half
+ * of them for each sign, the last one from max_distance on. */
 int32_t rp_attention_rel_bucket(int64_t distance, int32_t n_buckets, int32_t max_distance);
 
 #endif

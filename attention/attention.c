@@ -1,0 +1,123 @@
+/* Attention, the parts without instructions of their own: sizes, shares of work, buckets. */
+#include "attention/internal.h"
+#include "pool/memory.h"
+
+#include <math.h>
+#include <time.h>
+
+/* Floats that the scores of a block should take at most. */
+#define SCORES_BUDGET 8192
+
+/* The next part: `floats`, rounded up to whole lines, behind what is there already. */
+static bool place(size_t floats, size_t *offset, size_t *total)
+{
+    size_t padded;
+    *offset = *total;
+    if (!rp_add_ok(floats, 15, &padded))
+        return false;
+    return rp_add_ok(*total, padded & ~(size_t)15, total);
+}
+
+bool rp_attention_lay_out(size_t max_len, size_t head_dim, bool has_rel,
+                          struct rp_attention_layout *out)
+{
+    struct rp_attention_layout at = {0};
+    size_t keys, values, queries, scores, products, rel = 0;
+    if (!rp_add_ok(max_len, 31, &at.padded_len) || !rp_add_ok(head_dim, 31, &at.padded_dim))
+        return false;
+    at.padded_len = rp_round_up(max_len, 16);
+    at.padded_dim = rp_round_up(head_dim, 16);
+    at.ld_scores = at.padded_len | 16;
+    at.ld_products = at.padded_dim;
+
+    const size_t fitting = SCORES_BUDGET / at.ld_scores / 6 * 6;
+    at.block = fitting < RP_ATTENTION_MIN_BLOCK   ? RP_ATTENTION_MIN_BLOCK
+               : fitting > RP_ATTENTION_MAX_BLOCK ? RP_ATTENTION_MAX_BLOCK
+                                                  : fitting;
+    if (!rp_mul_ok(at.padded_len, head_dim, &keys) || !rp_mul_ok(max_len, at.padded_dim, &values) ||
+        !rp_mul_ok(RP_ATTENTION_MAX_BLOCK, head_dim, &queries) ||
+        !rp_mul_ok(RP_ATTENTION_MAX_BLOCK, at.ld_products, &products) ||
+        !rp_mul_ok(RP_ATTENTION_MIN_BLOCK, at.ld_scores, &scores))
+        return false;
+    if (scores < SCORES_BUDGET)
+        scores = SCORES_BUDGET;
+    if (has_rel && (!rp_mul_ok(max_len, 2, &rel) || !rp_add_ok(rel, 16, &rel)))
+        return false;
+    if (!place(keys, &at.keys, &at.total) || !place(values, &at.values, &at.total) ||
+        !place(queries, &at.queries, &at.total) || !place(scores, &at.scores, &at.total) ||
+        !place(products, &at.products, &at.total) || !place(rel, &at.rel, &at.total))
+        return false;
+    *out = at;
+    return true;
+}
+
+bool rp_attention_scratch_bytes(size_t max_len, size_t head_dim, bool has_rel, size_t *out)
+{
+    struct rp_attention_layout at;
+    size_t bytes;
+    if (!rp_attention_lay_out(max_len, head_dim, has_rel, &at) ||
+        !rp_mul_ok(at.total, sizeof(float), &bytes))
+        return false;
+    *out = bytes;
+    return true;
+}
+
+uint64_t rp_attention_lap(uint64_t *stage_ns, enum rp_attention_stage stage, uint64_t began)
+{
+    if (!stage_ns)
+        return 0;
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    const uint64_t now = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    if (stage < RP_ATTENTION_N_STAGES)
+        stage_ns[stage] += now - began;
+    return now;
+}
+
+/* Every part of a split packs the keys and values again, which costs about as much as six query
+ * rows do; with 48 rows and more that stays near an eighth.  A pair is split only while that shares
+ * the work out better: tasks go round in rounds of `workers`, and the last round is seldom full. */
+size_t rp_attention_query_rows(size_t len, size_t pairs, size_t workers)
+{
+    const size_t least = 2 * RP_ATTENTION_MAX_BLOCK;
+    if (pairs == 0 || workers <= 1 || pairs / 8 >= workers || len <= least)
+        return len;
+    size_t rows = len;
+    double best = INFINITY;
+    for (size_t parts = 1; parts <= len / least && (parts - 1) / 8 < workers; parts++) {
+        const size_t even = ((len + parts - 1) / parts + 5) / 6 * 6;
+        const size_t share = even < len ? even : len;
+        const double rounds = ceil((double)pairs * (double)parts / (double)workers);
+        const double time = rounds * ((double)share + 6);
+        if (time < 0.97 * best) {
+            best = time;
+            rows = share;
+        }
+    }
+    return rows;
+}
+
+/* As Hugging Face's MPNet computes it, in single precision from the logarithm on:
+ *
+ *     exact + trunc(log(n / exact) / log(max_distance / exact) * (half - exact)),  at most half - 1
+ *
+ * The single-precision logarithms of different machines differ in their last bit, and on the edge
+ * of a bucket that would decide.  Here the logarithm is taken in double and rounded once, which is
+ * the correctly rounded one wherever the double is good to a few units in its last place. */
+int32_t rp_attention_rel_bucket(int64_t distance, int32_t n_buckets, int32_t max_distance)
+{
+    const int32_t half = n_buckets / 2, exact = half / 2;
+    const int32_t side = distance > 0 ? half : 0;
+    const uint64_t n = distance < 0 ? -(uint64_t)distance : (uint64_t)distance;
+    if (half < 1)
+        return 0;
+    if (n < (uint64_t)exact)
+        return side + (int32_t)n;
+    if (exact < 1 || max_distance <= exact || n >= (uint64_t)max_distance)
+        return side + half - 1;
+    const float ratio = (float)n / (float)exact;
+    const float range = (float)log((double)max_distance / exact);
+    const float steps = (float)log((double)ratio) / range * (float)(half - exact);
+    const int32_t bucket = exact + (int32_t)steps;
+    return side + (bucket < half - 1 ? bucket : half - 1);
+}

@@ -1,0 +1,319 @@
+/* Attention, written once against v16 and compiled once per instruction set.
+ *
+ * One task is one head of one sequence and a range of its query rows:
+ *
+ *     pack the keys into panels of 16 keys      [head_dim][16], transposed
+ *     pack the values into panels of 16 columns [len][16]
+ *     for each block of query rows:
+ *         scale them
+ *         scores   = queries x keys             a chain over head_dim each
+ *         softmax  : bias, maximum, exponentials in place, sums
+ *         products = exponentials x values      a chain over the keys each
+ *         divide by the sums
+ *
+ * Both products are the same thing, rows of A against panels of 16 columns of B, so there is one
+ * register tile; keys and output columns lie across lanes, and the chain of the contract runs along
+ * the loop.  Shapes of tiles and blocks therefore move time alone.
+ *
+ * A file that includes this has chosen its v16 and says:
+ *
+ *     ATT_KERNEL         the name of its struct rp_attention_kernel
+ *     ATT_NAME, ATT_ISA  what stands in it
+ *     ATT_ROWS, ATT_VECS the register tile: rows x v16, accumulators that the registers hold
+ *     ATT_BLOCK          transpose_block() turns ATT_BLOCK rows x ATT_BLOCK columns at once
+ */
+#ifndef RP_ATTENTION_ATTENTION_TMPL_H
+#define RP_ATTENTION_ATTENTION_TMPL_H
+
+#include "attention/internal.h"
+#include "pool/v16.h"
+#include "pool/vmath.h"
+
+#include <math.h>
+#include <string.h>
+
+/* The keys of a chain over the values that are done before the next tile begins: 16 KiB of a panel,
+ * which the tiles of a block then share from the nearest cache. */
+#define VALUES_CHUNK 256
+
+/* Short loops of known length around registers must be gone before registers are given out. */
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+/* ---- the product ------------------------------------------------------------------------------
+ */
+
+/* c[i][16n + lane] = chain over t of a[i][t] b[n][t][lane], from 0 or from what c holds. */
+RP_V16_FN void tile(const size_t m, const size_t n_vecs, size_t k, const float *a, size_t lda,
+                    const float *b, size_t panel_stride, float *c, size_t ldc, bool resume)
+{
+    v16 acc[ATT_ROWS * ATT_VECS];
+    UNROLL
+    for (size_t i = 0; i < m; i++) {
+        UNROLL
+        for (size_t n = 0; n < n_vecs; n++)
+            acc[i * n_vecs + n] = resume ? v_load(c + i * ldc + 16 * n) : v_zero();
+    }
+    for (size_t t = 0; t < k; t++) {
+        v16 w[ATT_VECS];
+        UNROLL
+        for (size_t n = 0; n < n_vecs; n++)
+            w[n] = v_load(b + n * panel_stride + 16 * t);
+        UNROLL
+        for (size_t i = 0; i < m; i++) {
+            const v16 x = v_set1(a[i * lda + t]);
+            UNROLL
+            for (size_t n = 0; n < n_vecs; n++)
+                acc[i * n_vecs + n] = v_fma(x, w[n], acc[i * n_vecs + n]);
+        }
+    }
+    UNROLL
+    for (size_t i = 0; i < m; i++) {
+        UNROLL
+        for (size_t n = 0; n < n_vecs; n++)
+            v_store(c + i * ldc + 16 * n, acc[i * n_vecs + n]);
+    }
+}
+
+#define TILE_CASE(height)                                                                          \
+    case height: tile(height, n_vecs, k, a, lda, b, panel_stride, c, ldc, resume); break
+
+/* A tile of any height that there is: the constants make each a loop of its own. */
+RP_V16_FN void tile_of_height(size_t m, const size_t n_vecs, size_t k, const float *a, size_t lda,
+                              const float *b, size_t panel_stride, float *c, size_t ldc,
+                              bool resume)
+{
+    switch (m) {
+        TILE_CASE(1);
+        TILE_CASE(2);
+#if ATT_ROWS >= 6
+        TILE_CASE(3);
+        TILE_CASE(4);
+        TILE_CASE(5);
+        TILE_CASE(6);
+#endif
+#if ATT_ROWS >= 12
+        TILE_CASE(7);
+        TILE_CASE(8);
+        TILE_CASE(9);
+        TILE_CASE(10);
+        TILE_CASE(11);
+        TILE_CASE(12);
+#endif
+    }
+}
+
+#undef TILE_CASE
+
+/* m rows of a against one to ATT_VECS panels.  The rows are shared out evenly: 8 rows are two tiles
+ * of 4 and not one of 6 and one of 2, which would have too few chains to hide the latency of an
+ * fma. */
+RP_V16_FN void panels_product(size_t m, const size_t n_vecs, size_t k, const float *a, size_t lda,
+                              const float *b, size_t panel_stride, float *c, size_t ldc,
+                              bool resume)
+{
+    for (size_t tiles = (m + ATT_ROWS - 1) / ATT_ROWS; tiles > 0; tiles--) {
+        const size_t height = (m + tiles - 1) / tiles;
+        tile_of_height(height, n_vecs, k, a, lda, b, panel_stride, c, ldc, resume);
+        a += height * lda;
+        c += height * ldc;
+        m -= height;
+    }
+}
+
+/* c[m][16 n_panels], whole panels: a panel stays in the nearest cache for all rows. */
+static void product(size_t m, size_t n_panels, size_t k, const float *a, size_t lda, const float *b,
+                    size_t panel_stride, float *c, size_t ldc, bool resume)
+{
+    size_t p = 0;
+    for (; p + ATT_VECS <= n_panels; p += ATT_VECS)
+        panels_product(m, ATT_VECS, k, a, lda, b + p * panel_stride, panel_stride, c + 16 * p, ldc,
+                       resume);
+#if ATT_VECS > 1
+    for (; p < n_panels; p++)
+        panels_product(m, 1, k, a, lda, b + p * panel_stride, panel_stride, c + 16 * p, ldc,
+                       resume);
+#endif
+}
+
+/* ---- packing ----------------------------------------------------------------------------------
+ */
+
+/* Up to 16 rows of n columns, transposed into panel[n][16]; missing rows become zeros. */
+static void pack_key_panel(float *panel, const float *k, size_t ld, size_t n_rows, size_t n)
+{
+    size_t r = 0;
+    for (; r + ATT_BLOCK <= n_rows; r += ATT_BLOCK) {
+        size_t c = 0;
+        for (; c + ATT_BLOCK <= n; c += ATT_BLOCK)
+            transpose_block(panel + 16 * c + r, k + r * ld + c, ld);
+        for (; c < n; c++) {
+            for (size_t i = r; i < r + ATT_BLOCK; i++)
+                panel[16 * c + i] = k[i * ld + c];
+        }
+    }
+    for (; r < 16; r++) {
+        for (size_t c = 0; c < n; c++)
+            panel[16 * c + r] = r < n_rows ? k[r * ld + c] : 0.0f;
+    }
+}
+
+static void pack_keys(float *panels, const float *k, size_t ld, size_t len, size_t head_dim)
+{
+    for (size_t j = 0; j < len; j += 16)
+        pack_key_panel(panels + j * head_dim, k + j * ld, ld, len - j < 16 ? len - j : 16,
+                       head_dim);
+}
+
+static void pack_values(float *panels, const float *v, size_t ld, size_t len, size_t head_dim)
+{
+    for (size_t j = 0; j < len; j++, v += ld, panels += 16) {
+        float *to = panels;
+        size_t c = 0;
+        for (; c + 16 <= head_dim; c += 16, to += 16 * len)
+            v_store(to, v_load(v + c));
+        if (c < head_dim)
+            v_store(to, v_load_n(v + c, head_dim - c));
+    }
+}
+
+/* to[rows][n] = from * scale */
+static void scale_queries(float *to, const float *from, size_t ld, size_t rows, size_t n,
+                          float scale)
+{
+    const v16 by = v_set1(scale);
+    for (size_t i = 0; i < rows; i++, from += ld, to += n) {
+        size_t c = 0;
+        for (; c + 16 <= n; c += 16)
+            v_store(to + c, v_mul(v_load(from + c), by));
+        if (c < n)
+            v_store_n(to + c, v_mul(v_load_n(from + c, n - c), by), n - c);
+    }
+}
+
+/* ---- softmax ----------------------------------------------------------------------------------
+ */
+
+static void add_bias(float *s, size_t padded_len, const float *bias)
+{
+    for (size_t j = 0; j < padded_len; j += 16)
+        v_store(s + j, v_add(v_load(s + j), v_load(bias + j)));
+}
+
+/* The largest of s[0, len).  The lanes from len to padded_len become minus infinities: they leave
+ * the maximum alone, and their exponential, zero, leaves the sums alone. */
+static float row_max(float *s, size_t len, size_t padded_len)
+{
+    for (size_t j = len; j < padded_len; j++)
+        s[j] = -INFINITY;
+    v16 most = v_load(s);
+    for (size_t j = 16; j < padded_len; j += 16)
+        most = v_max(v_load(s + j), most);
+    return v_hmax(most);
+}
+
+/* s becomes exp(s - most), and the sum of its 16 partial sums is returned.  A NaN may or may not
+ * have become the maximum, but it is its own exponential, so the sum is NaN and with it the whole
+ * row; so too for +inf, which is inf - inf, and for a row of -inf. */
+static float row_exp(float *s, size_t padded_len, float most)
+{
+    const v16 by = v_set1(most);
+    v16 sums = v_zero();
+    for (size_t j = 0; j < padded_len; j += 16) {
+        const v16 p = v_exp_neg(v_sub(v_load(s + j), by));
+        v_store(s + j, p);
+        sums = v_add(sums, p);
+    }
+    return v_sum(sums);
+}
+
+/* row[t] = the bias of distance first + t, for t < n; the lanes past the last key find zeros. */
+static void expand_bias(float *row, size_t n, int64_t first, const float *table, size_t span)
+{
+    const int64_t end = (int64_t)span;
+    for (size_t t = 0; t < n; t++) {
+        const int64_t distance = first + (int64_t)t;
+        row[t] = table[end + (distance < -end ? -end : distance > end ? end : distance)];
+    }
+    memset(row + n, 0, 16 * sizeof *row);
+}
+
+/* All rows of a block: first the maxima, so that no row waits for the end of its own tree.  bias is
+ * that of key 0 for the first row; a row further down, key 0 is one further away. */
+static void softmax(float *scores, const struct rp_attention_layout *at, size_t rows, size_t len,
+                    const float *bias, float *sums)
+{
+    for (size_t r = 0; r < rows; r++) {
+        float *s = scores + r * at->ld_scores;
+        if (bias)
+            add_bias(s, at->padded_len, bias - r);
+        sums[r] = row_max(s, len, at->padded_len);
+    }
+    for (size_t r = 0; r < rows; r++)
+        sums[r] = row_exp(scores + r * at->ld_scores, at->padded_len, sums[r]);
+}
+
+/* ---- a task -----------------------------------------------------------------------------------
+ */
+
+/* to[rows][n] = o / sum, sums one a row. */
+static void divide_rows(float *to, size_t ld, const float *o, size_t ldo, const float *sums,
+                        size_t rows, size_t n)
+{
+    for (size_t i = 0; i < rows; i++, to += ld, o += ldo) {
+        const v16 by = v_set1(sums[i]);
+        size_t c = 0;
+        for (; c + 16 <= n; c += 16)
+            v_store(to + c, v_div(v_load(o + c), by));
+        if (c < n)
+            v_store_n(to + c, v_div(v_load(o + c), by), n - c);
+    }
+}
+
+static void run(const struct rp_attention_args *args, size_t row0, size_t len, size_t head,
+                size_t q0, size_t q1, void *scratch)
+{
+    struct rp_attention_layout at;
+    if (q0 >= q1 || !rp_attention_lay_out(len, args->head_dim, args->rel != NULL, &at))
+        return; /* sizes that do not fit were refused when the scratch was sized */
+    float *const base = scratch;
+    const size_t d = args->head_dim, ld = args->ld;
+    const float *const q = args->qkv + row0 * ld + head * d;
+    const float *const k = q + args->n_heads * d, *const v = k + args->n_heads * d;
+    float *const out = args->out + row0 * args->ld_out + head * d;
+
+    uint64_t *const ns = args->stage_ns;
+    uint64_t began = rp_attention_lap(ns, RP_ATTENTION_N_STAGES, 0);
+    pack_keys(base + at.keys, k, ld, len, d);
+    pack_values(base + at.values, v, ld, len, d);
+    if (args->rel)
+        expand_bias(base + at.rel, len + (q1 - q0) - 1, -(int64_t)(q1 - 1),
+                    args->rel + head * (2 * args->rel_span + 1), args->rel_span);
+    began = rp_attention_lap(ns, RP_ATTENTION_STAGE_PACK, began);
+
+    float sums[RP_ATTENTION_MAX_BLOCK];
+    for (size_t i = q0; i < q1; i += at.block) {
+        const size_t rows = q1 - i < at.block ? q1 - i : at.block;
+        scale_queries(base + at.queries, q + i * ld, ld, rows, d, args->scale);
+        product(rows, at.padded_len / 16, d, base + at.queries, d, base + at.keys, 16 * d,
+                base + at.scores, at.ld_scores, 0);
+        began = rp_attention_lap(ns, RP_ATTENTION_STAGE_SCORES, began);
+        softmax(base + at.scores, &at, rows, len, args->rel ? base + at.rel + (q1 - 1 - i) : NULL,
+                sums);
+        began = rp_attention_lap(ns, RP_ATTENTION_STAGE_SOFTMAX, began);
+        for (size_t j = 0; j < len; j += VALUES_CHUNK)
+            product(rows, at.padded_dim / 16, len - j < VALUES_CHUNK ? len - j : VALUES_CHUNK,
+                    base + at.scores + j, at.ld_scores, base + at.values + 16 * j, 16 * len,
+                    base + at.products, at.ld_products, j > 0);
+        divide_rows(out + i * args->ld_out, args->ld_out, base + at.products, at.ld_products, sums,
+                    rows, d);
+        began = rp_attention_lap(ns, RP_ATTENTION_STAGE_VALUES, began);
+    }
+}
+
+const struct rp_attention_kernel ATT_KERNEL = {ATT_NAME, ATT_ISA, run};
+
+#endif

@@ -1,0 +1,232 @@
+/* Attention on one thread: GFLOP/s, the share of this core's measured FMA peak, and where the time
+ * goes.
+ *
+ *     bench_attention [--isa LEVEL] [HEADS LEN HEAD_DIM]...
+ *
+ * Counted are the 4 L^2 d operations of the two products of a head; packing, softmax and division
+ * take their time and count nothing.  The peak is measured beside each shape, on the registers
+ * of the kernel's own instruction set.  The split of time is taken in a run
+ * of its own, which looks at the clock.
+ */
+#include "attention/attention.h"
+#include "pool/memory.h"
+
+#include <rankplan/machine.h>
+
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* Peak and kernel take turns, and the best turn of each counts: on a machine with neighbours, one
+ * long measurement of each compares two different machines. */
+#define TURNS            12
+#define SECONDS_PER_TURN 0.05
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* ---- the peak ---------------------------------------------------------------------------------
+ */
+
+#define PEAK_CHAINS 10 /* enough for a latency of 5 on two units */
+#define PEAK_STEPS  1000000L
+
+#define TEN(X, a, b, c)                                                                            \
+    X(0, a, b, c)                                                                                  \
+    X(1, a, b, c) X(2, a, b, c) X(3, a, b, c) X(4, a, b, c) X(5, a, b, c) X(6, a, b, c)            \
+        X(7, a, b, c) X(8, a, b, c) X(9, a, b, c)
+#define DECLARE(i, vector, set1, reg) vector a##i = set1((float)i);
+#define STEP(i, fma, unused, reg)                                                                  \
+    a##i = fma(a##i, x, y);                                                                        \
+    __asm__ volatile("" : "+" reg(a##i)); /* a chain of its own, that nobody may shorten */
+
+/* A function that does PEAK_STEPS x PEAK_CHAINS fmas in registers. */
+#define PEAK(name, attribute, vector, set1, fma, reg)                                              \
+    attribute static void name(void)                                                               \
+    {                                                                                              \
+        const vector x = set1(1.0000001f), y = set1(1e-9f);                                        \
+        TEN(DECLARE, vector, set1, reg)                                                            \
+        for (long i = 0; i < PEAK_STEPS; i++) {                                                    \
+            TEN(STEP, fma, , reg)                                                                  \
+        }                                                                                          \
+    }
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+PEAK(peak_avx2, __attribute__((target("avx2,fma"), noinline)), __m256, _mm256_set1_ps,
+     _mm256_fmadd_ps, "x")
+PEAK(peak_avx512, __attribute__((target("avx512f"), noinline)), __m512, _mm512_set1_ps,
+     _mm512_fmadd_ps, "v")
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#define NEON_FMA(a, x, y) vfmaq_f32(y, a, x)
+PEAK(peak_neon, __attribute__((noinline)), float32x4_t, vdupq_n_f32, NEON_FMA, "w")
+#endif
+
+/* GFLOP/s; 0 where plain C has no peak to speak of. */
+static double peak(uint32_t isa)
+{
+    void (*loop)(void) = NULL;
+    int lanes = 0;
+#if defined(__x86_64__)
+    if (isa == RP_ISA_AVX2) {
+        loop = peak_avx2;
+        lanes = 8;
+    } else if (isa == RP_ISA_AVX512) {
+        loop = peak_avx512;
+        lanes = 16;
+    }
+#elif defined(__aarch64__)
+    if (isa == RP_ISA_NEON) {
+        loop = peak_neon;
+        lanes = 4;
+    }
+#endif
+    if (!loop)
+        return 0;
+    const double began = now();
+    loop();
+    return 2.0 * PEAK_STEPS * PEAK_CHAINS * lanes / (now() - began) * 1e-9;
+}
+
+/* ---- the kernels ------------------------------------------------------------------------------
+ */
+
+struct shape {
+    size_t heads, len, dim;
+};
+
+struct job {
+    struct rp_attention_args args;
+    const struct rp_attention_kernel *kernel;
+    size_t len;
+    void *scratch;
+};
+
+static void run_heads(const struct job *job)
+{
+    for (size_t h = 0; h < job->args.n_heads; h++)
+        job->kernel->run(&job->args, 0, job->len, h, 0, job->len, job->scratch);
+}
+
+/* Seconds of the best run, of as many as fit. */
+static double best_run(const struct job *job)
+{
+    double best = INFINITY;
+    const double end = now() + SECONDS_PER_TURN;
+    do {
+        const double began = now();
+        run_heads(job);
+        best = fmin(best, now() - began);
+    } while (now() < end);
+    return best;
+}
+
+static void *need(void *p)
+{
+    if (!p) {
+        fprintf(stderr, "bench_attention: out of memory\n");
+        exit(1);
+    }
+    return p;
+}
+
+static void bench(const struct rp_attention_kernel *kernel, const struct shape *s)
+{
+    const size_t width = s->heads * s->dim;
+    size_t bytes;
+    if (!rp_attention_scratch_bytes(s->len, s->dim, 0, &bytes)) {
+        fprintf(stderr, "bench_attention: length %zu, head_dim %zu: too large\n", s->len, s->dim);
+        exit(2);
+    }
+    float *const qkv = need(rp_aligned_alloc(s->len * 3 * width * sizeof *qkv));
+    float *const out = need(rp_aligned_alloc(s->len * width * sizeof *out));
+    void *const scratch = need(rp_aligned_alloc(bytes));
+    uint32_t state = 1;
+    for (size_t i = 0; i < s->len * 3 * width; i++) {
+        state = state * 1664525u + 1013904223u;
+        qkv[i] = (float)(state >> 8) * 0x1p-23f - 1.0f;
+    }
+    struct job job = {{.qkv = qkv,
+                       .ld = 3 * width,
+                       .out = out,
+                       .ld_out = width,
+                       .n_heads = s->heads,
+                       .head_dim = s->dim,
+                       .scale = 1.0f / sqrtf((float)s->dim)},
+                      kernel,
+                      s->len,
+                      scratch};
+    double top = 0, seconds = INFINITY;
+    for (int i = 0; i < TURNS; i++) {
+        top = fmax(top, peak(kernel->isa));
+        seconds = fmin(seconds, best_run(&job));
+    }
+    const double gflops = 4.0 * (double)s->len * (double)s->len * (double)width / seconds * 1e-9;
+
+    uint64_t ns[RP_ATTENTION_N_STAGES] = {0}, all = 0;
+    job.args.stage_ns = ns;
+    best_run(&job);
+    for (int i = 0; i < RP_ATTENTION_N_STAGES; i++)
+        all += ns[i];
+    printf("%-31s %2zu x %5zu x %3zu %9.1f us %7.1f GFLOP/s", kernel->name, s->heads, s->len,
+           s->dim, seconds * 1e6, gflops);
+    if (top > 0)
+        printf(" %5.1f %% of %6.1f", 100.0 * gflops / top, top);
+    printf("   pack %4.1f  scores %4.1f  softmax %4.1f  values %4.1f %%\n",
+           100.0 * (double)ns[RP_ATTENTION_STAGE_PACK] / (double)all,
+           100.0 * (double)ns[RP_ATTENTION_STAGE_SCORES] / (double)all,
+           100.0 * (double)ns[RP_ATTENTION_STAGE_SOFTMAX] / (double)all,
+           100.0 * (double)ns[RP_ATTENTION_STAGE_VALUES] / (double)all);
+    fflush(stdout);
+    rp_aligned_free(scratch);
+    rp_aligned_free(out);
+    rp_aligned_free(qkv);
+}
+
+static int usage(const char *why)
+{
+    fprintf(stderr,
+            "bench_attention: %s\nusage: bench_attention [--isa LEVEL] [HEADS LEN HEAD_DIM]...\n",
+            why);
+    return 2;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct shape usual[] = {{12, 16, 32},  {12, 128, 32}, {12, 512, 32},
+                                         {12, 128, 64}, {12, 512, 64}, {12, 2048, 64}};
+    enum { MAX_SHAPES = 64 };
+    struct shape asked[MAX_SHAPES];
+    size_t n_asked = 0;
+    uint32_t isa = rp_isa_detected();
+    rp_error err;
+    int i = 1;
+    if (argc > 2 && !strcmp(argv[1], "--isa")) {
+        if (rp_isa_parse(argv[2], &isa, &err) != RP_OK)
+            return usage(err.message);
+        i = 3;
+    }
+    for (; i + 2 < argc && n_asked < MAX_SHAPES; i += 3) {
+        struct shape *s = &asked[n_asked++];
+        s->heads = strtoull(argv[i], NULL, 10);
+        s->len = strtoull(argv[i + 1], NULL, 10);
+        s->dim = strtoull(argv[i + 2], NULL, 10);
+        if (s->heads - 1 >= 4096 || s->len - 1 >= 1u << 20 || s->dim - 1 >= 1u << 16)
+            return usage("a shape is three numbers from 1 on");
+    }
+    if (i < argc)
+        return usage("what is left over is no shape");
+    const struct rp_attention_kernel *const kernel = rp_attention_select(isa);
+    const size_t n = n_asked ? n_asked : sizeof usual / sizeof *usual;
+    for (size_t s = 0; s < n; s++)
+        bench(kernel, n_asked ? &asked[s] : &usual[s]);
+    return 0;
+}

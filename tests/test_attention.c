@@ -1,0 +1,697 @@
+/* Attention: every kernel of the machine against the contract written as plain loops, bit for bit.
+ */
+#define _GNU_SOURCE 1
+#define RP_V16_SCALAR
+
+#include "attention/attention.h"
+#include "pool/v16.h"
+#include "pool/vmath.h"
+
+#include <rankplan/machine.h>
+
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#define UNTOUCHED 0x7fc0dead /* a NaN that nobody computes */
+
+/* ---- memory with a guard page on both sides ---------------------------------------------------
+ */
+
+struct guarded {
+    unsigned char *map;
+    size_t map_bytes;
+    float *data;
+};
+
+/* n floats, filled with NaN, that end (or begin) right at a page that faults. */
+static struct guarded guarded_floats(size_t n, bool at_end)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    const size_t bytes = n * sizeof(float), room = (bytes + page - 1) / page * page;
+    struct guarded g = {.map_bytes = room + 2 * page};
+    void *map = mmap(NULL, g.map_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(map != MAP_FAILED);
+    g.map = map;
+    assert_int_equal(mprotect(g.map + page, room, PROT_READ | PROT_WRITE), 0);
+    memset(g.map + page, 0xff, room);
+    g.data = (float *)(void *)(g.map + page + (at_end ? room - bytes : 0));
+    return g;
+}
+
+static void guarded_free(struct guarded *g)
+{
+    assert_int_equal(munmap(g->map, g->map_bytes), 0);
+}
+
+/* ---- random inputs, the same on every machine -------------------------------------------------
+ */
+
+static uint32_t next(uint32_t *state)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return *state >> 8;
+}
+
+static float uniform(uint32_t *state)
+{
+    return (float)next(state) * 0x1p-23f - 1.0f;
+}
+
+static uint32_t bits_of(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+/* ---- the contract -----------------------------------------------------------------------------
+ */
+
+/* The scores of query row i with scale and bias; s has room for len. */
+static void contract_scores(const struct rp_attention_args *a, size_t row0, size_t len, size_t head,
+                            size_t i, float *s)
+{
+    const size_t d = a->head_dim;
+    const float *q = a->qkv + (row0 + i) * a->ld + head * d;
+    for (size_t j = 0; j < len; j++) {
+        const float *k = a->qkv + (row0 + j) * a->ld + (a->n_heads + head) * d;
+        s[j] = 0.0f;
+        for (size_t c = 0; c < d; c++)
+            s[j] = fmaf(q[c] * a->scale, k[c], s[j]);
+        if (a->rel) {
+            const long span = (long)a->rel_span, distance = (long)j - (long)i;
+            const long clamped = distance < -span ? -span : distance > span ? span : distance;
+            s[j] += a->rel[head * (2 * a->rel_span + 1) + (size_t)(clamped + span)];
+        }
+    }
+}
+
+static float contract_exp(float x)
+{
+    float lanes[16];
+    v_store(lanes, v_exp_neg(v_set1(x)));
+    return lanes[0];
+}
+
+/* Row i of the output; s has room for len. */
+static void contract_row(const struct rp_attention_args *a, size_t row0, size_t len, size_t head,
+                         size_t i, float *s, float *out)
+{
+    const size_t d = a->head_dim;
+    contract_scores(a, row0, len, head, i, s);
+    float most = -INFINITY, part[16] = {0};
+    for (size_t j = 0; j < len; j++)
+        most = s[j] > most ? s[j] : most;
+    for (size_t j = 0; j < len; j++) {
+        s[j] = contract_exp(s[j] - most);
+        part[j % 16] += s[j];
+    }
+    for (int half = 8; half; half /= 2) {
+        for (int l = 0; l < half; l++)
+            part[l] += part[l + half];
+    }
+    for (size_t c = 0; c < d; c++) {
+        float o = 0.0f;
+        for (size_t j = 0; j < len; j++)
+            o = fmaf(s[j], a->qkv[(row0 + j) * a->ld + (2 * a->n_heads + head) * d + c], o);
+        out[c] = o / part[0];
+    }
+}
+
+/* ---- a batch and its runs ---------------------------------------------------------------------
+ */
+
+struct batch {
+    struct rp_attention_args args;
+    struct guarded qkv, out, rel, scratch;
+    size_t rows, row0, len, scratch_floats, out_floats;
+};
+
+/* One sequence of len rows between a row of NaN before it and, sometimes, one behind it. */
+static struct batch batch_make(size_t len, size_t heads, size_t dim, bool rel, uint32_t *state)
+{
+    struct batch b = {.row0 = 1, .len = len};
+    const bool flush = next(state) % 2;
+    const size_t width = heads * dim, pad = next(state) % 3, span = next(state) % (len + 4);
+    b.rows = b.row0 + len + (flush ? 0 : 1);
+    b.args = (struct rp_attention_args){.ld = 3 * width + pad,
+                                        .ld_out = width + pad,
+                                        .n_heads = heads,
+                                        .head_dim = dim,
+                                        .scale = 1.0f / sqrtf((float)dim),
+                                        .rel_span = span};
+    b.qkv = guarded_floats((b.rows - 1) * b.args.ld + 3 * width, flush);
+    for (size_t i = 0; i < len; i++) {
+        for (size_t c = 0; c < 3 * width; c++)
+            b.qkv.data[(b.row0 + i) * b.args.ld + c] = 2.0f * uniform(state);
+    }
+    b.out_floats = (b.rows - 1) * b.args.ld_out + width;
+    b.out = guarded_floats(b.out_floats, flush);
+    b.rel = guarded_floats(heads * (2 * span + 1), flush);
+    for (size_t i = 0; i < heads * (2 * span + 1); i++)
+        b.rel.data[i] = 3.0f * uniform(state);
+    size_t bytes;
+    assert_true(rp_attention_scratch_bytes(len, dim, rel, &bytes));
+    assert_int_equal(bytes % 64, 0);
+    b.scratch_floats = bytes / sizeof(float);
+    b.scratch = guarded_floats(b.scratch_floats, true);
+    b.args.qkv = b.qkv.data;
+    b.args.out = b.out.data;
+    b.args.rel = rel ? b.rel.data : NULL;
+    return b;
+}
+
+static void batch_free(struct batch *b)
+{
+    guarded_free(&b->qkv);
+    guarded_free(&b->out);
+    guarded_free(&b->rel);
+    guarded_free(&b->scratch);
+}
+
+static void batch_clear(struct batch *b)
+{
+    const uint32_t mark = UNTOUCHED;
+    for (size_t i = 0; i < b->out_floats; i++)
+        memcpy(b->out.data + i, &mark, sizeof mark);
+}
+
+/* Query rows [q0, q1) of a head, on scratch full of NaN. */
+static void batch_run(struct batch *b, const struct rp_attention_kernel *kernel, size_t head,
+                      size_t q0, size_t q1)
+{
+    memset(b->scratch.data, 0xff, b->scratch_floats * sizeof(float));
+    kernel->run(&b->args, b->row0, b->len, head, q0, q1, b->scratch.data);
+}
+
+static void batch_run_heads(struct batch *b, const struct rp_attention_kernel *kernel)
+{
+    batch_clear(b);
+    for (size_t h = 0; h < b->args.n_heads; h++)
+        batch_run(b, kernel, h, 0, b->len);
+}
+
+/* The whole output buffer as the contract has it, margins and all. */
+static float *batch_expected(struct batch *b)
+{
+    float *want = malloc(b->out_floats * sizeof *want), *s = malloc((b->len + 1) * sizeof *s);
+    assert_true(want && s);
+    batch_clear(b);
+    memcpy(want, b->out.data, b->out_floats * sizeof *want);
+    for (size_t h = 0; h < b->args.n_heads; h++) {
+        for (size_t i = 0; i < b->len; i++)
+            contract_row(&b->args, b->row0, b->len, h, i, s,
+                         want + (b->row0 + i) * b->args.ld_out + h * b->args.head_dim);
+    }
+    free(s);
+    return want;
+}
+
+static void check_bits(const struct batch *b, const float *want, const char *what)
+{
+    for (size_t i = 0; i < b->out_floats; i++) {
+        if (bits_of(b->out.data[i]) != bits_of(want[i]))
+            fail_msg("%s: len %zu, %zu heads x %zu%s: row %zu column %zu is %a, not %a", what,
+                     b->len, b->args.n_heads, b->args.head_dim, b->args.rel ? ", bias" : "",
+                     i / b->args.ld_out, i % b->args.ld_out, (double)b->out.data[i],
+                     (double)want[i]);
+    }
+}
+
+/* The kernels that this machine can run. */
+static size_t usable(const struct rp_attention_kernel **list)
+{
+    size_t n, kept = 0;
+    const struct rp_attention_kernel *const *all = rp_attention_all(&n);
+    assert_in_range(n, 1, 8);
+    for (size_t i = 0; i < n; i++) {
+        if ((all[i]->isa & ~rp_isa_detected()) == 0)
+            list[kept++] = all[i];
+    }
+    return kept;
+}
+
+/* ---- tests ------------------------------------------------------------------------------------
+ */
+
+static const size_t lens[] = {1, 2, 3, 15, 16, 17, 31, 33, 64, 65, 100, 127, 128, 129, 200};
+static const size_t dims[] = {1, 3, 8, 16, 24, 32, 33, 48, 64, 80, 96, 128};
+#define COUNT(a) (sizeof(a) / sizeof *(a))
+
+static void check_shape(size_t len, size_t heads, size_t dim, bool rel, uint32_t *state)
+{
+    const struct rp_attention_kernel *kernels[8];
+    const size_t n = usable(kernels);
+    struct batch b = batch_make(len, heads, dim, rel, state);
+    float *want = batch_expected(&b);
+    for (size_t k = 0; k < n; k++) {
+        batch_run_heads(&b, kernels[k]);
+        check_bits(&b, want, kernels[k]->name);
+        batch_clear(&b);
+        for (size_t h = heads; h-- > 0;) {
+            for (size_t q0 = 0, q1; q0 < len; q0 = q1) {
+                q1 = q0 + 1 + next(state) % (len - q0);
+                batch_run(&b, kernels[k], h, q0, q1);
+            }
+        }
+        check_bits(&b, want, "any split of the rows");
+    }
+    free(want);
+    batch_free(&b);
+}
+
+static void test_every_kernel_follows_the_contract(void **unused)
+{
+    (void)unused;
+    uint32_t state = 20251;
+    print_message("seed %u\n", state);
+    for (size_t l = 0; l < COUNT(lens); l++) {
+        for (size_t d = 0; d < COUNT(dims); d++) {
+            const bool dear = lens[l] > 65; /* with and without bias, one head and two by turns */
+            check_shape(lens[l], 1 + (l + d) % (dear ? 2 : 3), dims[d], d / 2 % 2, &state);
+            if (!dear)
+                check_shape(lens[l], 1 + (l + d) % 3, dims[d], !(d / 2 % 2), &state);
+        }
+    }
+}
+
+/* Lengths at which blocks of query rows change their height, and past a chunk of the values. */
+static void test_long_rows_follow_the_contract(void **unused)
+{
+    (void)unused;
+    static const size_t shapes[][2] = {{256, 7}, {257, 17}, {330, 40}, {513, 2}, {1025, 3}};
+    uint32_t state = 77;
+    for (size_t i = 0; i < COUNT(shapes); i++)
+        check_shape(shapes[i][0], 1, shapes[i][1], i % 2, &state);
+}
+
+static void test_nothing_to_do_touches_nothing(void **unused)
+{
+    (void)unused;
+    const struct rp_attention_kernel *kernels[8];
+    const size_t n = usable(kernels);
+    const struct rp_attention_args none = {.n_heads = 1, .head_dim = 8, .scale = 1};
+    for (size_t k = 0; k < n; k++) {
+        kernels[k]->run(&none, 0, 0, 0, 0, 0, NULL);
+        kernels[k]->run(&none, 5, 9, 0, 3, 3, NULL);
+    }
+}
+
+/* What every machine must get: made with the scalar kernel, never with the one under test. */
+static void test_golden_digests(void **unused)
+{
+    (void)unused;
+    static const struct {
+        size_t len, heads, dim;
+        bool rel;
+        uint64_t digest;
+    } golden[] = {
+        {1, 1, 1, false, 0x5b198124e910d5e5},    {7, 2, 3, true, 0x2a9840c678a7689d},
+        {128, 2, 32, false, 0x6894d47771265dac}, {150, 3, 64, true, 0x2c31d7c172f592cb},
+        {200, 1, 100, true, 0xdf1772c85fe239f6},
+    };
+    const struct rp_attention_kernel *kernels[8];
+    const size_t n = usable(kernels);
+    size_t wrong = 0;
+    for (size_t g = 0; g < COUNT(golden); g++) {
+        uint32_t state = 4711;
+        struct batch b =
+            batch_make(golden[g].len, golden[g].heads, golden[g].dim, golden[g].rel, &state);
+        for (size_t k = 0; k < n; k++) {
+            batch_run_heads(&b, kernels[k]);
+            const uint64_t digest = XXH3_64bits(b.out.data, b.out_floats * sizeof *b.out.data);
+            if (digest != golden[g].digest) {
+                print_error("%s: golden %zu is 0x%016llx\n", kernels[k]->name, g,
+                            (unsigned long long)digest);
+                wrong++;
+            }
+        }
+        batch_free(&b);
+    }
+    assert_int_equal(wrong, 0);
+}
+
+/* The same numbers in double precision, within what the roundings of the contract can add up to:
+ *     a score is off by (d + 2) eps sum |q k scale|, once for it and once for the maximum;
+ *     a weight by that (its exponential's argument) and a few eps; the sums by len eps. */
+static void check_accuracy(size_t len, size_t dim, bool rel, uint32_t *state)
+{
+    struct batch b = batch_make(len, 1, dim, rel, state);
+    const struct rp_attention_args *a = &b.args;
+    double *p = malloc(len * sizeof *p);
+    assert_non_null(p);
+    batch_run_heads(&b, rp_attention_select(rp_isa_detected()));
+    for (size_t i = 0; i < len; i++) {
+        const float *q = a->qkv + (b.row0 + i) * a->ld;
+        double most = -INFINITY, widest = 0, sum = 0;
+        for (size_t j = 0; j < len; j++) {
+            double magnitude = 0;
+            p[j] = 0;
+            for (size_t c = 0; c < dim; c++) {
+                const double term =
+                    (double)q[c] * a->scale * a->qkv[(b.row0 + j) * a->ld + dim + c];
+                p[j] += term;
+                magnitude += fabs(term);
+            }
+            if (rel) {
+                const double span = (double)a->rel_span, distance = (double)j - (double)i;
+                p[j] += a->rel[(size_t)(fmax(-span, fmin(distance, span)) + span)];
+                magnitude += fabs(p[j]);
+            }
+            most = fmax(most, p[j]);
+            widest = fmax(widest, magnitude);
+        }
+        for (size_t j = 0; j < len; j++)
+            sum += p[j] = exp(p[j] - most);
+        for (size_t c = 0; c < dim; c++) {
+            double o = 0, largest = 0;
+            for (size_t j = 0; j < len; j++) {
+                const double v = a->qkv[(b.row0 + j) * a->ld + 2 * dim + c];
+                o += p[j] * v;
+                largest = fmax(largest, fabs(v));
+            }
+            const double bound =
+                0x1p-24 * largest * (2 * (double)(dim + 2) * widest + 2 * (double)len + 16);
+            const double got = b.out.data[(b.row0 + i) * a->ld_out + c];
+            if (!(fabs(got - o / sum) <= bound))
+                fail_msg("len %zu dim %zu row %zu column %zu: %.9g, not %.9g (bound %g)", len, dim,
+                         i, c, got, o / sum, bound);
+        }
+    }
+    free(p);
+    batch_free(&b);
+}
+
+static void test_near_to_double_precision(void **unused)
+{
+    (void)unused;
+    uint32_t state = 99;
+    for (int rel = 0; rel < 2; rel++) {
+        check_accuracy(1, 8, rel, &state);
+        check_accuracy(33, 7, rel, &state);
+        check_accuracy(200, 64, rel, &state);
+    }
+}
+
+/* Which rows of head 0 are NaN throughout, finite throughout, or neither ('n', 'f', '?'). */
+static char row_kind(const struct batch *b, size_t i)
+{
+    size_t nans = 0, finite = 0;
+    for (size_t c = 0; c < b->args.head_dim; c++) {
+        const float x = b->out.data[(b->row0 + i) * b->args.ld_out + c];
+        nans += isnan(x);
+        finite += isfinite(x);
+    }
+    return nans == b->args.head_dim ? 'n' : finite == b->args.head_dim ? 'f' : '?';
+}
+
+static void check_kinds(struct batch *b, size_t only, char there, char elsewhere)
+{
+    const struct rp_attention_kernel *kernels[8];
+    const size_t n = usable(kernels);
+    for (size_t k = 0; k < n; k++) {
+        batch_run_heads(b, kernels[k]);
+        for (size_t i = 0; i < b->len; i++)
+            assert_int_equal(row_kind(b, i), i == only ? there : elsewhere);
+    }
+}
+
+static void test_what_is_not_finite_shows(void **unused)
+{
+    (void)unused;
+    static const float bad[] = {NAN, INFINITY};
+    uint32_t state = 5;
+    for (size_t at = 0; at < 37; at++) {
+        for (size_t k = 0; k < COUNT(bad); k++) {
+            struct batch b = batch_make(37, 1, 10, false, &state);
+            float *row = b.qkv.data + (b.row0 + at) * b.args.ld;
+            const float q = row[4], key = row[10 + 4];
+            check_kinds(&b, at, 'f', 'f');
+            row[4] = bad[k]; /* a query: its own row */
+            check_kinds(&b, at, 'n', 'f');
+            row[4] = q;
+            row[10 + 4] = NAN; /* a key: every row */
+            check_kinds(&b, at, 'n', 'n');
+            row[10 + 4] = key;
+            batch_free(&b);
+        }
+    }
+}
+
+/* A key that a bias of -inf takes away weighs nothing; a row of nothing else has no answer. */
+static void test_minus_infinity_weighs_nothing(void **unused)
+{
+    (void)unused;
+    const struct rp_attention_kernel *kernels[8];
+    const size_t n = usable(kernels);
+    uint32_t state = 6;
+    struct batch b = batch_make(50, 1, 16, true, &state);
+    for (size_t i = 0; i < 2 * b.args.rel_span + 1; i++)
+        b.rel.data[i] = i % 3 ? 0.5f : -INFINITY;
+    float *want = batch_expected(&b);
+    for (size_t k = 0; k < n; k++) {
+        batch_run_heads(&b, kernels[k]);
+        check_bits(&b, want, kernels[k]->name);
+    }
+    for (size_t i = 0; i < 2 * b.args.rel_span + 1; i++)
+        b.rel.data[i] = -INFINITY;
+    check_kinds(&b, 0, 'n', 'n');
+    free(want);
+    batch_free(&b);
+}
+
+/* The lanes past the last key read biases of other rows' distances; those must not count. */
+static void test_bias_of_other_distances_does_not_leak(void **unused)
+{
+    (void)unused;
+    uint32_t state = 8;
+    struct batch b = batch_make(19, 1, 4, true, &state);
+    struct guarded rel = guarded_floats(2 * 18 + 1, true);
+    for (size_t i = 0; i < 2 * 18 + 1; i++)
+        rel.data[i] = 0.25f;
+    b.args.rel = rel.data;
+    b.args.rel_span = 18;
+    rel.data[18 + 18] = NAN; /* only row 0 has a key 18 further on */
+    check_kinds(&b, 0, 'n', 'f');
+    rel.data[18 + 18] = 0.25f;
+    rel.data[0] = INFINITY; /* only row 18 has one 18 before it */
+    check_kinds(&b, 18, 'n', 'f');
+    guarded_free(&rel);
+    batch_free(&b);
+}
+
+/* ---- long sequences on a small stack (field case A4) ------------------------------------------
+ */
+
+struct long_job {
+    struct batch *batch;
+    const struct rp_attention_kernel *kernel;
+    size_t q0, q1;
+};
+
+static void *long_thread(void *arg)
+{
+    const struct long_job *job = arg;
+    batch_run(job->batch, job->kernel, 0, job->q0, job->q1);
+    return NULL;
+}
+
+static void run_on_small_stack(struct long_job *job)
+{
+    const long least = sysconf(_SC_THREAD_STACK_MIN);
+    pthread_attr_t attr;
+    pthread_t thread;
+    assert_int_equal(pthread_attr_init(&attr), 0);
+    assert_int_equal(pthread_attr_setstacksize(&attr, least > 65536 ? (size_t)least : 65536), 0);
+    assert_int_equal(pthread_create(&thread, &attr, long_thread, job), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    pthread_attr_destroy(&attr);
+}
+
+static void test_8192_and_8193_rows(void **unused)
+{
+    (void)unused;
+    enum { EDGE = 7 };
+    const struct rp_attention_kernel *kernels[8];
+    const size_t n = usable(kernels);
+    uint32_t state = 9;
+    for (size_t len = 8192; len <= 8193; len++) {
+        struct batch b = batch_make(len, 1, 8, len % 2, &state);
+        float *s = malloc(len * sizeof *s), *want = malloc(len * 8 * sizeof *want);
+        assert_true(s && want);
+        for (size_t i = 0; i < len; i = i + 1 == EDGE ? len - EDGE : i + 1)
+            contract_row(&b.args, b.row0, len, 0, i, s, want + 8 * i);
+        for (size_t k = 0; k < n; k++) {
+            /* Whole once, on the fastest; the others do the first and last rows. */
+            const bool whole = k + 1 == n && kernels[k]->isa != RP_ISA_SCALAR;
+            batch_clear(&b);
+            run_on_small_stack(&(struct long_job){&b, kernels[k], 0, whole ? len : EDGE});
+            run_on_small_stack(&(struct long_job){&b, kernels[k], len - EDGE, len});
+            for (size_t i = 0; i < len; i = i + 1 == EDGE ? len - EDGE : i + 1)
+                assert_memory_equal(b.out.data + (b.row0 + i) * b.args.ld_out, want + 8 * i,
+                                    8 * sizeof *want);
+            for (size_t i = 0; whole && i < len; i++)
+                assert_int_equal(row_kind(&b, i), 'f');
+        }
+        free(want);
+        free(s);
+        batch_free(&b);
+    }
+}
+
+/* ---- sizes, shares, buckets -------------------------------------------------------------------
+ */
+
+static void test_scratch_sizes(void **unused)
+{
+    (void)unused;
+    size_t bytes = 0, before = 0;
+    for (size_t len = 0; len < 3000; len++) {
+        assert_true(rp_attention_scratch_bytes(len, 33, len % 2, &bytes));
+        assert_int_equal(bytes % 64, 0);
+        assert_true(rp_attention_scratch_bytes(len, 33, true, &bytes));
+        assert_true(bytes >= before); /* what serves a length serves all shorter ones */
+        before = bytes;
+    }
+    /* Past 31 and 32 bits the sizes still are what they are: K and V alone take this. */
+    assert_true(rp_attention_scratch_bytes((size_t)1 << 27, 64, false, &bytes));
+    assert_true(bytes > ((uint64_t)2 << 27) * 64 * 4);
+    assert_true(bytes < ((uint64_t)3 << 27) * 64 * 4);
+    static const size_t absurd[][2] = {{SIZE_MAX, 1},         {SIZE_MAX - 15, 64},
+                                       {1, SIZE_MAX},         {64, SIZE_MAX / 64},
+                                       {SIZE_MAX / 4, 1},     {SIZE_MAX / 16, 1},
+                                       {SIZE_MAX / 512, 64},  {(size_t)1 << 33, (size_t)1 << 31},
+                                       {SIZE_MAX / 2 + 1, 2}, {16, SIZE_MAX / 96}};
+    for (size_t i = 0; i < COUNT(absurd); i++) {
+        bytes = 4242;
+        assert_false(rp_attention_scratch_bytes(absurd[i][0], absurd[i][1], true, &bytes));
+        assert_int_equal(bytes, 4242);
+    }
+}
+
+static void test_query_rows(void **unused)
+{
+    (void)unused;
+    assert_int_equal(rp_attention_query_rows(0, 12, 4), 0);
+    assert_int_equal(rp_attention_query_rows(512, 12, 1), 512);
+    assert_int_equal(rp_attention_query_rows(512, 12, 2), 512);      /* six each */
+    assert_int_equal(rp_attention_query_rows(512, 12 * 32, 8), 512); /* pairs enough */
+    assert_int_equal(rp_attention_query_rows(40, 1, 64), 40);        /* too short to pay */
+    assert_true(rp_attention_query_rows(512, 1, 4) <= 132);
+    assert_true(rp_attention_query_rows(512, 12, 8) < 512); /* two rounds, the second half empty */
+    for (size_t len = 0; len < 700; len += 7) {
+        for (size_t pairs = 0; pairs < 40; pairs += 3) {
+            for (size_t workers = 0; workers < 40; workers += 3) {
+                const size_t rows = rp_attention_query_rows(len, pairs, workers);
+                assert_true(rows <= len && (rows > 0 || len == 0));
+                assert_true(rows >= 48 || rows == len);
+            }
+        }
+    }
+    assert_int_equal(rp_attention_query_rows(100, SIZE_MAX, SIZE_MAX), 100);
+    assert_true(rp_attention_query_rows(1000, 1, SIZE_MAX) >= 48);
+}
+
+/* Hugging Face's formula, on this machine's single-precision logarithm. */
+static int32_t bucket_formula(long distance, int32_t n_buckets, int32_t max_distance)
+{
+    const int32_t half = n_buckets / 2, exact = half / 2, n = (int32_t)labs(distance);
+    const int32_t side = distance > 0 ? half : 0;
+    if (n < exact)
+        return side + n;
+    const float range = (float)log((double)max_distance / exact);
+    const int32_t large =
+        exact + (int32_t)(logf((float)n / (float)exact) / range * (float)(half - exact));
+    return side + (large < half - 1 ? large : half - 1);
+}
+
+static void test_buckets_of_mpnet(void **unused)
+{
+    (void)unused;
+    static const int32_t known[][2] = {{-200, 15}, {-128, 15}, {-16, 10}, {-9, 8},  {-8, 8},
+                                       {-7, 7},    {-1, 1},    {0, 0},    {1, 17},  {7, 23},
+                                       {8, 24},    {16, 26},   {90, 30},  {91, 31}, {127, 31},
+                                       {128, 31},  {200, 31}};
+    for (size_t i = 0; i < COUNT(known); i++)
+        assert_int_equal(rp_attention_rel_bucket(known[i][0], 32, 128), known[i][1]);
+    /* 8 * 2^(k/2), rounded up: where the buckets past the exact ones begin */
+    static const long begins[] = {8, 12, 16, 23, 32, 46, 64, 91};
+    for (long distance = -511; distance <= 511; distance++) {
+        int32_t bucket = (int32_t)labs(distance);
+        for (size_t i = 0; i < COUNT(begins) && labs(distance) >= 8; i++)
+            bucket = labs(distance) >= begins[i] ? 8 + (int32_t)i : bucket;
+        assert_int_equal(rp_attention_rel_bucket(distance, 32, 128),
+                         bucket + (distance > 0 ? 16 : 0));
+        assert_int_equal(bucket_formula(distance, 32, 128), bucket + (distance > 0 ? 16 : 0));
+    }
+}
+
+static void test_buckets_of_other_tables(void **unused)
+{
+    (void)unused;
+    static const int32_t tables[][2] = {{32, 128}, {64, 256},  {16, 100},
+                                        {32, 9},   {40, 1000}, {4, 2}};
+    for (size_t i = 0; i < COUNT(tables); i++) {
+        for (long distance = -1500; distance <= 1500; distance++)
+            assert_int_equal(rp_attention_rel_bucket(distance, tables[i][0], tables[i][1]),
+                             bucket_formula(distance, tables[i][0], tables[i][1]));
+    }
+    assert_int_equal(rp_attention_rel_bucket(INT64_MIN, 32, 128), 15);
+    assert_int_equal(rp_attention_rel_bucket(INT64_MAX, 32, 128), 31);
+    /* Tables that make no sense still give a bucket that exists. */
+    static const int32_t odd[][2] = {{0, 0}, {1, 5},   {2, 1},  {3, 1},
+                                     {6, 0}, {32, -1}, {32, 8}, {-4, 3}};
+    for (size_t i = 0; i < COUNT(odd); i++) {
+        for (long distance = -40; distance <= 40; distance++) {
+            const int32_t bucket = rp_attention_rel_bucket(distance, odd[i][0], odd[i][1]);
+            assert_true(bucket >= 0 && (bucket < odd[i][0] || bucket == 0));
+        }
+    }
+}
+
+static void test_selection(void **unused)
+{
+    (void)unused;
+    size_t n;
+    const struct rp_attention_kernel *const *all = rp_attention_all(&n);
+    assert_int_equal(all[0]->isa, RP_ISA_SCALAR);
+    assert_ptr_equal(rp_attention_select(RP_ISA_SCALAR), all[0]);
+    for (size_t i = 0; i < n; i++)
+        assert_ptr_equal(rp_attention_select(all[i]->isa), all[i]);
+    assert_ptr_equal(rp_attention_select(UINT32_MAX), all[n - 1]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_kernel_follows_the_contract),
+        cmocka_unit_test(test_long_rows_follow_the_contract),
+        cmocka_unit_test(test_nothing_to_do_touches_nothing),
+        cmocka_unit_test(test_golden_digests),
+        cmocka_unit_test(test_near_to_double_precision),
+        cmocka_unit_test(test_what_is_not_finite_shows),
+        cmocka_unit_test(test_minus_infinity_weighs_nothing),
+        cmocka_unit_test(test_bias_of_other_distances_does_not_leak),
+        cmocka_unit_test(test_8192_and_8193_rows),
+        cmocka_unit_test(test_scratch_sizes),
+        cmocka_unit_test(test_query_rows),
+        cmocka_unit_test(test_buckets_of_mpnet),
+        cmocka_unit_test(test_buckets_of_other_tables),
+        cmocka_unit_test(test_selection),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

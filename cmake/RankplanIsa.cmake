@@ -2,6 +2,8 @@
 #
 #     rp_isa(AVX2 x86_64 -mavx2 -mfma -mf16c)     says what the set is: its processor and its flags
 #     rp_isa_source(AVX2 gemm/avx2.c ops/avx2.c)  adds files that need it to the library
+#     rp_sources(gemm/pack.c gemm/avx2.c ...)     adds any files: one that is named after a set (avx2.c)
+#                                                 as above, the others plainly
 #
 # RP_HAVE_<SET> is defined as 1 for every file of the project when the target processor is the right
 # one and the compiler takes the flags, otherwise as 0; then the set's files are left out, and no
@@ -30,6 +32,7 @@ function(rp_isa name processor)
     endif()
     set(RP_HAVE_${name} ${have} PARENT_SCOPE)
     set(RP_ISA_FLAGS_${name} ${ARGN} PARENT_SCOPE)
+    set(RP_ISAS ${RP_ISAS} ${name} PARENT_SCOPE)
     target_compile_definitions(rankplan-flags INTERFACE RP_HAVE_${name}=${have})
 endfunction()
 
@@ -41,4 +44,16 @@ function(rp_isa_source name)
         target_sources(rankplan PRIVATE ${ARGN})
         set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS "${RP_ISA_FLAGS_${name}}")
     endif()
+endfunction()
+
+function(rp_sources)
+    foreach(source IN LISTS ARGN)
+        get_filename_component(name ${source} NAME_WE)
+        string(TOUPPER ${name} name)
+        if(name IN_LIST RP_ISAS)
+            rp_isa_source(${name} ${source})
+        else()
+            target_sources(rankplan PRIVATE ${source})
+        endif()
+    endforeach()
 endfunction()

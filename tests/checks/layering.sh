@@ -10,7 +10,7 @@
 set -euo pipefail
 cd "${1:-.}"
 
-find . \( -path ./.git -o -path './build*' -o -path ./text/crate -o -path ./tests -o -path ./bench \) -prune \
+find . \( -path './.?*' -o -path './build*' -o -path ./text/crate -o -path ./tests -o -path ./bench \) -prune \
     -o -type f \( -name '*.[chm]' -o -name '*.inc' -o -name '*.metal' -o -name '*.cc' -o -name '*.cpp' \) -print |
     sort | sed 's|^\./||' | xargs -r awk '
 BEGIN {

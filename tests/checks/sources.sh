@@ -18,7 +18,7 @@ while IFS= read -r -d '' file; do
     *.cmake | *.in | */CMakeLists.txt | CMakeLists.txt | CMakePresets.json | *.sh | *.py | *.rs | *.toml | *.md | .ci/*)
         others+=("$file") ;;
     esac
-done < <(find . .ci \( -path './.?*' -o -path './build*' -o -path ./text/crate/target \) -prune -o -type f -print0)
+done < <(find . \( -path './.?*' -not -path './.ci*' -o -path './build*' -o -path ./text/crate/target \) -prune -o -type f -print0)
 status=0
 
 # forbid REASON PATTERN FILE...: no line of the files matches the extended regular expression.

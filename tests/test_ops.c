@@ -1,0 +1,522 @@
+/* ops: every table against the scalar one bit for bit, over widths and special values, with rows
+ * that end at a guard page and gaps between rows that must stay; a digest that holds machines
+ * together; errors against double precision; the cases that people reported. */
+#include "ops/ops.h"
+#include "tests/floats.h"
+
+#include <rankplan/machine.h>
+
+#include <float.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define SEED          UINT64_C(0x6f707301)
+#define ROWS          3
+#define GAP           3 /* floats between rows: no row but the first is aligned */
+#define CANARY        0x7fabcdefu
+#define N_ACTIVATIONS 7
+#define N_POOLINGS    6
+
+static const struct rp_ops *tables[8];
+static size_t n_tables;
+
+static int find_tables(void **state)
+{
+    (void)state;
+    size_t n;
+    const struct rp_ops *const *all = rp_ops_all(&n);
+    for (size_t i = 0; i < n; i++) {
+        if ((all[i]->isa & ~rp_isa_detected()) == 0)
+            tables[n_tables++] = all[i];
+    }
+    assert_string_equal(tables[0]->name, "scalar");
+    return 0;
+}
+
+/* ---- one kernel call, by number ---------------------------------------------------------------
+ */
+
+enum kernel {
+    EMBED,
+    LAYER_NORM,
+    LAYER_NORM_NO_BIAS,
+    L2_NORM,
+    ADD,
+    ACTIVATION,
+    POOL = ACTIVATION + N_ACTIVATIONS,
+    WIDEN = POOL + N_POOLINGS,
+    N_KERNELS = WIDEN + 3
+};
+
+/* Operands of one width; everything ends at a guard page. */
+struct operands {
+    size_t width, ld, floats; /* of x and y: ROWS rows, the last without its gap */
+    float *x, *other, *w, *b;
+    uint16_t *halves; /* ROWS x width */
+};
+
+static void operands_init(struct operands *o, size_t width, bool special, uint64_t *random)
+{
+    *o = (struct operands){.width = width, .ld = width + GAP};
+    o->floats = (ROWS - 1) * o->ld + width;
+    o->x = guard_alloc(o->floats * sizeof(float));
+    o->other = guard_alloc(o->floats * sizeof(float));
+    o->w = guard_alloc(width * sizeof(float));
+    o->b = guard_alloc(width * sizeof(float));
+    o->halves = guard_alloc(ROWS * width * sizeof(uint16_t));
+    for (size_t i = 0; i < o->floats; i++) {
+        o->x[i] = special ? random_special(random) : random_float(random, 6);
+        o->other[i] = special ? random_special(random) : random_float(random, 6);
+    }
+    for (size_t i = 0; i < width; i++) {
+        o->w[i] = random_float(random, 2);
+        o->b[i] = random_float(random, 2);
+    }
+    for (size_t i = 0; i < ROWS * width; i++)
+        o->halves[i] = (uint16_t)random_next(random);
+}
+
+static void operands_fini(struct operands *o)
+{
+    guard_free(o->x, o->floats * sizeof(float));
+    guard_free(o->other, o->floats * sizeof(float));
+    guard_free(o->w, o->width * sizeof(float));
+    guard_free(o->b, o->width * sizeof(float));
+    guard_free(o->halves, ROWS * o->width * sizeof(uint16_t));
+}
+
+static void run_embed(const struct rp_ops *ops, const struct operands *o, float *y)
+{
+    static const int32_t index[3][ROWS] = {{0, 0, 0}, {2, 0, 1}, {1, 1, 2}};
+    const struct rp_ops_table from[3] = {
+        {o->x, index[0], RP_DTYPE_F32}, /* row 0 alone: a table's rows have no gaps */
+        {o->halves, index[1], RP_DTYPE_F16},
+        {o->halves, index[2], RP_DTYPE_BF16},
+    };
+    ops->embed(from, 3, o->width, y, o->ld, 0, 1);
+    ops->embed(from, 3, o->width, y, o->ld, 1, ROWS);
+}
+
+/* Rows of y that the kernel writes. */
+static size_t rows_written(int kernel)
+{
+    return kernel >= POOL ? 1 : ROWS;
+}
+
+static void run_kernel(const struct rp_ops *ops, int kernel, const struct operands *o, float *y)
+{
+    size_t width = o->width, ld = o->ld;
+    if (kernel == EMBED)
+        run_embed(ops, o, y);
+    else if (kernel == LAYER_NORM)
+        ops->layer_norm(o->x, ld, o->w, o->b, 1e-5f, width, y, ld, ROWS);
+    else if (kernel == LAYER_NORM_NO_BIAS)
+        ops->layer_norm(o->x, ld, o->w, NULL, 1e-12f, width, y, ld, ROWS);
+    else if (kernel == L2_NORM)
+        ops->l2_norm(o->x, ld, 1e-12f, width, y, ld, ROWS);
+    else if (kernel == ADD)
+        ops->add(o->x, ld, o->other, ld, width, y, ld, ROWS);
+    else if (kernel < POOL)
+        ops->activation((rp_activation)(kernel - ACTIVATION), o->x, ld, width, y, ld, ROWS);
+    else if (kernel < WIDEN)
+        ops->pool((rp_pooling)(kernel - POOL), o->x, ld, ROWS, width, y);
+    else if (kernel == WIDEN + RP_DTYPE_F32)
+        ops->widen(RP_DTYPE_F32, o->x, y, width);
+    else
+        ops->widen((rp_dtype)(kernel - WIDEN), o->halves, y, width);
+}
+
+/* ---- the same bits, and nothing outside -------------------------------------------------------
+ */
+
+static bool within_row(const struct operands *o, int kernel, size_t i)
+{
+    return i % o->ld < o->width && i / o->ld < rows_written(kernel);
+}
+
+static void check_kernel(const struct operands *o, int kernel, float *want, float *got,
+                         uint64_t *digest)
+{
+    for (size_t t = 0; t < n_tables; t++) {
+        float *y = t == 0 ? want : got;
+        for (size_t i = 0; i < o->floats; i++)
+            y[i] = float_of(CANARY);
+        run_kernel(tables[t], kernel, o, y);
+        for (size_t i = 0; i < o->floats; i++) {
+            if (within_row(o, kernel, i) ? float_same(want[i], y[i]) : float_bits(y[i]) == CANARY)
+                continue;
+            fail_msg("%s kernel %d width %zu seed %llu, row %zu column %zu: %a, not %a",
+                     tables[t]->name, kernel, o->width, (unsigned long long)SEED, i / o->ld,
+                     i % o->ld, y[i], within_row(o, kernel, i) ? want[i] : float_of(CANARY));
+        }
+    }
+    for (size_t r = 0; r < rows_written(kernel); r++)
+        *digest = float_digest(want + r * o->ld, o->width, *digest);
+}
+
+static void check_width(size_t width, bool special, uint64_t *random, uint64_t *digest)
+{
+    struct operands o;
+    operands_init(&o, width, special, random);
+    float *want = guard_alloc(o.floats * sizeof(float));
+    float *got = guard_alloc(o.floats * sizeof(float));
+    for (int kernel = 0; kernel < N_KERNELS; kernel++)
+        check_kernel(&o, kernel, want, got, digest);
+    guard_free(want, o.floats * sizeof(float));
+    guard_free(got, o.floats * sizeof(float));
+    operands_fini(&o);
+}
+
+/* The digest is the scalar results', to which all others were equal: every machine has to find
+ * this. */
+static void all_tables_give_the_same_bits(void **state)
+{
+    (void)state;
+    const uint64_t golden = UINT64_C(0x57103946391e1b40);
+    uint64_t random = SEED, digest = 0;
+    for (int special = 0; special < 2; special++) {
+        for (size_t width = 1; width <= 70; width++)
+            check_width(width, special, &random, &digest);
+        check_width(384, special, &random, &digest);
+        check_width(768, special, &random, &digest);
+        check_width(1023, special, &random, &digest);
+    }
+    if (digest != golden)
+        fail_msg("digest of all results %#llx, not %#llx", (unsigned long long)digest,
+                 (unsigned long long)golden);
+}
+
+/* The row itself as the place of the result. */
+static void in_place(void **state)
+{
+    (void)state;
+    uint64_t random = SEED;
+    static const size_t widths[] = {1, 17, 70, 384};
+    for (size_t k = 0; k < sizeof widths / sizeof *widths; k++) {
+        for (int kernel = LAYER_NORM; kernel < POOL; kernel++) {
+            for (size_t t = 0; t < n_tables; t++) {
+                struct operands o;
+                operands_init(&o, widths[k], false, &random);
+                float *want = calloc(o.floats, sizeof(float));
+                assert_non_null(want);
+                run_kernel(tables[t], kernel, &o, want);
+                run_kernel(tables[t], kernel, &o, o.x);
+                for (size_t r = 0; r < ROWS; r++)
+                    assert_memory_equal(want + r * o.ld, o.x + r * o.ld, o.width * sizeof(float));
+                free(want);
+                operands_fini(&o);
+            }
+        }
+    }
+}
+
+/* ---- against double precision -----------------------------------------------------------------
+ */
+
+static void layer_norm_in_double(const float *x, const float *w, const float *b, double eps,
+                                 size_t width, double *y)
+{
+    double mean = 0, variance = 0;
+    for (size_t i = 0; i < width; i++)
+        mean += x[i];
+    mean /= (double)width;
+    for (size_t i = 0; i < width; i++)
+        variance += (x[i] - mean) * (x[i] - mean);
+    variance /= (double)width;
+    for (size_t i = 0; i < width; i++)
+        y[i] = (x[i] - mean) / sqrt(variance + eps) * w[i] + b[i];
+}
+
+/* Measured: 2.7e-7 and 2.3e-5.  With the offset the sums reach 76,800, where an addition rounds by
+ * up to 2^-8; a few of those in 768 move the mean by 1e-5, and dividing by the deviation of 0.58
+ * doubles it. */
+static void layer_norm_is_accurate(void **state)
+{
+    (void)state;
+    enum { width = 768 };
+    static float x[width], w[width], b[width], y[width];
+    static double exact[width];
+    uint64_t random = SEED;
+    for (int round = 0; round < 100; round++) {
+        bool offset = round % 2;
+        for (int i = 0; i < width; i++) {
+            x[i] = random_float(&random, 1) + (offset ? 100.0f : 0.0f);
+            w[i] = random_float(&random, 1);
+            b[i] = random_float(&random, 1);
+        }
+        layer_norm_in_double(x, w, b, 1e-12, width, exact);
+        for (size_t t = 0; t < n_tables; t++) {
+            tables[t]->layer_norm(x, width, w, b, 1e-12f, width, y, width, 1);
+            for (int i = 0; i < width; i++)
+                assert_true(fabs(y[i] - exact[i]) <= (offset ? 4e-5 : 4e-7));
+        }
+    }
+}
+
+static void l2_norm_is_accurate(void **state)
+{
+    (void)state;
+    uint64_t random = SEED;
+    for (size_t width = 1; width < 900; width += 37) {
+        static float x[900], y[900];
+        double squares = 0;
+        for (size_t i = 0; i < width; i++) {
+            x[i] = random_float(&random, 3);
+            squares += (double)x[i] * x[i];
+        }
+        for (size_t t = 0; t < n_tables; t++) {
+            tables[t]->l2_norm(x, width, 1e-12f, width, y, width, 1);
+            for (size_t i = 0; i < width; i++) {
+                double exact = x[i] / sqrt(squares);
+                assert_true(fabs(y[i] - exact) <= 4e-7 * fabs(exact));
+            }
+        }
+    }
+}
+
+/* Zeros stay zeros with any eps; a row too small to be squared is no division by zero; a NaN is not
+ * covered by eps. */
+static void l2_norm_of_extremes(void **state)
+{
+    (void)state;
+    for (size_t t = 0; t < n_tables; t++) {
+        float y[3];
+        tables[t]->l2_norm((float[]){0, 0, 0}, 3, 1e-12f, 3, y, 3, 1);
+        assert_true(y[0] == 0 && y[1] == 0 && y[2] == 0);
+        tables[t]->l2_norm((float[]){0, -0.0f, 0}, 3, 0, 3, y, 3, 1);
+        assert_true(y[0] == 0 && y[1] == 0 && y[2] == 0);
+        tables[t]->l2_norm((float[]){1e-30f, 0, 0}, 3, 0, 3, y, 3, 1);
+        assert_true(y[0] == 1e-30f);
+        tables[t]->l2_norm((float[]){1, NAN, 0}, 3, 1e-12f, 3, y, 3, 1);
+        assert_true(isnan(y[0]) && isnan(y[1]) && isnan(y[2]));
+        tables[t]->l2_norm((float[]){3, 4, 12}, 3, 1e-12f, 2, y, 3, 1); /* cut, then normalised */
+        assert_true(y[0] == 0.6f && y[1] == 0.8f);
+    }
+}
+
+static void a_nan_spoils_its_own_row_only(void **state)
+{
+    (void)state;
+    enum { width = 19 };
+    for (size_t t = 0; t < n_tables; t++) {
+        for (int column = 0; column < width; column++) {
+            float x[2 * width], w[width], y[2 * width];
+            for (int i = 0; i < 2 * width; i++)
+                x[i] = (float)(i % 5);
+            for (int i = 0; i < width; i++)
+                w[i] = 1;
+            x[column] = NAN;
+            tables[t]->layer_norm(x, width, w, w, 1e-5f, width, y, width, 2);
+            for (int i = 0; i < 2 * width; i++)
+                assert_true(!isnan(y[i]) == (i >= width));
+            for (int a = 0; a < N_ACTIVATIONS; a++) {
+                tables[t]->activation((rp_activation)a, x, width, width, y, width, 2);
+                for (int i = 0; i < 2 * width; i++)
+                    assert_true(!isnan(y[i]) == (i != column));
+            }
+        }
+    }
+}
+
+/* ---- embedding --------------------------------------------------------------------------------
+ */
+
+/* (big + small) - big: the order given, and no other, gives 0 for a small that is rounded away. */
+static void embed_sums_in_the_order_given(void **state)
+{
+    (void)state;
+    const float big[4] = {1, 2, 0x1p30f, 0x1p30f}, small[2] = {1, 1};
+    const uint16_t minus[2] = {0xce80, 0xce80}; /* bf16 -2^30 */
+    const int32_t one[1] = {1}, zero[1] = {0};
+    const struct rp_ops_table from[3] = {
+        {big, one, RP_DTYPE_F32}, {small, zero, RP_DTYPE_F32}, {minus, zero, RP_DTYPE_BF16}};
+    for (size_t t = 0; t < n_tables; t++) {
+        float y[2];
+        tables[t]->embed(from, 3, 2, y, 2, 0, 1);
+        assert_true(y[0] == 0 && y[1] == 0);
+        tables[t]->embed(from, 1, 2, y, 2, 0, 1);
+        assert_true(y[0] == 0x1p30f && y[1] == 0x1p30f);
+    }
+}
+
+/* ---- pooling ----------------------------------------------------------------------------------
+ */
+
+/* A third row lies behind the two of the sequence, as padding would: it must not count. */
+static void pooling_of_the_report(void **state)
+{
+    (void)state;
+    const float x[6] = {1, 2, 3, 4, 100, 100};
+    static const float want[N_POOLINGS][2] = {
+        [RP_POOL_CLS] = {1, 2},
+        [RP_POOL_MEAN] = {2, 3},
+        [RP_POOL_MAX] = {3, 4},
+        [RP_POOL_MEAN_SQRT_LEN] = {2.828427f, 4.242641f},
+        [RP_POOL_WEIGHTED_MEAN] = {2.333333f, 3.333333f},
+        [RP_POOL_LAST] = {3, 4},
+    };
+    for (size_t t = 0; t < n_tables; t++) {
+        for (int p = 0; p < N_POOLINGS; p++) {
+            float y[2];
+            tables[t]->pool((rp_pooling)p, x, 2, 2, 2, y);
+            assert_true(fabsf(y[0] - want[p][0]) < 1e-6f && fabsf(y[1] - want[p][1]) < 1e-6f);
+            tables[t]->pool((rp_pooling)p, x, 2, 0, 2, y);
+            assert_true(float_bits(y[0]) == 0 && float_bits(y[1]) == 0);
+        }
+    }
+}
+
+static double pooled_in_double(rp_pooling pooling, const float *x, size_t ld, size_t n)
+{
+    double sum = 0, weights = 0, most = -INFINITY;
+    for (size_t r = 0; r < n; r++) {
+        double v = x[r * ld];
+        double weight = pooling == RP_POOL_WEIGHTED_MEAN ? (double)(r + 1) : 1;
+        sum += weight * v;
+        weights += weight;
+        most = v > most ? v : most;
+    }
+    switch (pooling) {
+    case RP_POOL_CLS: return x[0];
+    case RP_POOL_LAST: return x[(n - 1) * ld];
+    case RP_POOL_MAX: return most;
+    case RP_POOL_MEAN_SQRT_LEN: return sum / sqrt((double)n);
+    case RP_POOL_MEAN:
+    case RP_POOL_WEIGHTED_MEAN: break;
+    }
+    return sum / weights;
+}
+
+/* A chain of n additions of numbers below 1: n * 2^-24 of the largest sum at worst, its root in
+ * practice. */
+static void pooling_is_accurate(void **state)
+{
+    (void)state;
+    enum { width = 83, max_n = 512 };
+    static float x[width * max_n], y[width];
+    uint64_t random = SEED;
+    for (size_t i = 0; i < width * max_n; i++)
+        x[i] = random_float(&random, 1);
+    for (size_t n = 1; n <= max_n; n += n < 5 ? 1 : 169) {
+        for (int p = 0; p < N_POOLINGS; p++) {
+            double bound = p == RP_POOL_MEAN_SQRT_LEN ? 4e-6 : 4e-7;
+            for (size_t t = 0; t < n_tables; t++) {
+                tables[t]->pool((rp_pooling)p, x, width, n, width, y);
+                for (size_t c = 0; c < width; c++)
+                    assert_true(fabs(y[c] - pooled_in_double((rp_pooling)p, x + c, width, n)) <
+                                bound);
+            }
+        }
+    }
+}
+
+/* In any row that the mode reads, at the first, a middle and the last place, and in no other
+ * column. */
+static void pooling_shows_a_nan(void **state)
+{
+    (void)state;
+    enum { width = 70, n = 5 };
+    for (size_t t = 0; t < n_tables; t++) {
+        for (size_t place = 0; place < n; place += 2) {
+            float x[width * n], y[width];
+            for (size_t i = 0; i < width * n; i++)
+                x[i] = (float)(i % 7);
+            x[place * width + 3] = NAN;
+            x[place * width + 69] = NAN;
+            for (int p = 0; p < N_POOLINGS; p++) {
+                bool reads = p == RP_POOL_CLS    ? place == 0
+                             : p == RP_POOL_LAST ? place == n - 1
+                                                 : true;
+                tables[t]->pool((rp_pooling)p, x, width, n, width, y);
+                for (size_t c = 0; c < width; c++)
+                    assert_true(isnan(y[c]) == (reads && (c == 3 || c == 69)));
+            }
+        }
+    }
+}
+
+/* ---- checks and conversion --------------------------------------------------------------------
+ */
+
+static void nonfinite_finds_the_first(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = {0, 1, 15, 16, 17, 33, 1023, 1024, 1025, 2500};
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (size_t t = 0; t < n_tables; t++) {
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+            size_t n = sizes[s], where = 12345;
+            float *x = guard_alloc(n * sizeof *x);
+            for (size_t i = 0; i < n; i++)
+                x[i] = i % 2 ? FLT_MAX : -0x1p-149f;
+            assert_false(tables[t]->nonfinite(x, n, &where));
+            assert_int_equal(where, 12345);
+            for (size_t i = 0; i < n; i += 1 + i / 9) {
+                float kept = x[i], last = x[n - 1];
+                x[n - 1] = NAN;
+                x[i] = bad[i % 3];
+                assert_true(tables[t]->nonfinite(x, n, &where));
+                assert_int_equal(where, i);
+                x[n - 1] = last;
+                x[i] = kept;
+            }
+            guard_free(x, n * sizeof *x);
+        }
+    }
+}
+
+/* All halves, at an odd address as a file may have them. */
+static void widen_takes_any_address(void **state)
+{
+    (void)state;
+    static unsigned char bytes[2 * 65536 + 1];
+    static float y[65536], want[65536];
+    for (uint32_t i = 0; i < 65536; i++) {
+        uint16_t half = (uint16_t)i;
+        memcpy(bytes + 1 + 2 * i, &half, sizeof half);
+    }
+    for (int dtype = RP_DTYPE_F16; dtype <= RP_DTYPE_BF16; dtype++) {
+        tables[0]->widen((rp_dtype)dtype, bytes + 1, want, 65536);
+        assert_true(want[dtype == RP_DTYPE_F16 ? 0x3c00 : 0x3f80] == 1);
+        for (size_t t = 1; t < n_tables; t++) {
+            tables[t]->widen((rp_dtype)dtype, bytes + 1, y, 65536);
+            for (size_t i = 0; i < 65536; i++)
+                assert_true(float_same(y[i], want[i]));
+        }
+    }
+}
+
+static void selection(void **state)
+{
+    (void)state;
+    assert_string_equal(rp_ops_select(RP_ISA_SCALAR)->name, "scalar");
+    for (size_t t = 0; t < n_tables; t++)
+        assert_ptr_equal(rp_ops_select(tables[t]->isa), tables[t]);
+    assert_ptr_equal(rp_ops_select(rp_isa_detected()), tables[n_tables - 1]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_tables_give_the_same_bits),
+        cmocka_unit_test(in_place),
+        cmocka_unit_test(layer_norm_is_accurate),
+        cmocka_unit_test(l2_norm_is_accurate),
+        cmocka_unit_test(l2_norm_of_extremes),
+        cmocka_unit_test(a_nan_spoils_its_own_row_only),
+        cmocka_unit_test(embed_sums_in_the_order_given),
+        cmocka_unit_test(pooling_of_the_report),
+        cmocka_unit_test(pooling_is_accurate),
+        cmocka_unit_test(pooling_shows_a_nan),
+        cmocka_unit_test(nonfinite_finds_the_first),
+        cmocka_unit_test(widen_takes_any_address),
+        cmocka_unit_test(selection),
+    };
+    return cmocka_run_group_tests(tests, find_tables, NULL);
+}

@@ -43,10 +43,12 @@ rp_status rp_encoder_split_heads(const struct rp_config *config, const char *hid
                        config->path, hidden_key, e->hidden, heads_key, e->heads);
     if (e->head_dim == 0)
         e->head_dim = e->hidden / e->heads;
-    /* Both are below 2^31, so the product fits; a plan counts widths in 31 bits. */
-    if (3 * e->heads * e->head_dim > INT32_MAX)
-        return rp_fail(err, RP_ERR_LIMIT, "%s: %" PRId64 " heads of %" PRId64 " are too many",
-                       config->path, e->heads, e->head_dim);
+    /* Both are below 2^31, so the product fits in 62 bits; a plan counts the width of q, k and v
+     * in 31. */
+    if (e->heads * e->head_dim > INT32_MAX / 3)
+        return rp_fail(err, RP_ERR_LIMIT,
+                       "%s: %s %" PRId64 " with a head_dim of %" PRId64 " are too wide",
+                       config->path, heads_key, e->heads, e->head_dim);
     return RP_OK;
 }
 

@@ -250,47 +250,62 @@ static void test_names_are_shown_tamely(void **state)
                  (const char *const[4]){"...\"", "object"});
 }
 
-/* Every change of one byte of a good header: refused, or the tensors still share out the same data.
- */
+/* What is put in the place of each byte of a good header: itself with one bit flipped, and what
+ * JSON and the format are made of. */
+static const char others[] = "0123456789-.e\"[]{},: FUI";
+
+#define WAYS (8 + (int)sizeof others - 1)
+
+static char changed_byte(char byte, int way)
+{
+    return way < 8 ? (char)(byte ^ 1 << way) : others[way - 8];
+}
+
+/* The tensors of an opened file share out its data. */
+static void assert_covered(const struct rp_st_file *file, const unsigned char *data, size_t n)
+{
+    unsigned char back[64];
+    uint64_t covered = 0;
+    for (size_t i = 0; i < file->n; i++) {
+        const struct rp_st_tensor *t = &file->tensors[i];
+        assert_int_equal(t->begin, covered);
+        assert_true(t->end >= t->begin && t->end <= n);
+        assert_int_equal(rp_st_read(t, 0, back + t->begin, (size_t)(t->end - t->begin), NULL),
+                         RP_OK);
+        covered = t->end;
+    }
+    assert_int_equal(covered, n);
+    assert_memory_equal(back, data, n);
+}
+
+/* Every change of one byte: refused, or the tensors still share out the same data. */
 static void test_every_byte_changed(void **state)
 {
     (void)state;
     static const char good[] = "{\"__metadata__\":{\"k\":\"v\"}," A("F32", "[2,2]", "[0,16]") "," B(
         "BF16", "[3]",
         "[16,22]") ",\"c\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[22,24]}}";
-    unsigned char data[24], back[24];
+    unsigned char data[24];
     char header[sizeof good];
     size_t loaded = 0, refused = 0;
     for (size_t i = 0; i < sizeof data; i++)
         data[i] = (unsigned char)(i * 7 + 1);
     for (size_t at = 0; at < sizeof good - 1; at++)
-        for (int flip = 1; flip < 256; flip++) {
+        for (int way = 0; way < WAYS; way++) {
             struct rp_st_file *file;
-            uint64_t covered = 0;
             memcpy(header, good, sizeof good);
-            header[at] = (char)(header[at] ^ flip);
-            if (header[at] == '\0')
-                continue; /* strlen in the writer */
+            header[at] = changed_byte(good[at], way);
             maker_write_st(&dir, "f", sizeof good - 1, header, data, sizeof data);
             if (rp_st_open(maker_path(&dir, "f"), &file, NULL) != RP_OK) {
                 refused++;
                 continue;
             }
             loaded++;
-            for (size_t i = 0; i < file->n; i++) {
-                const struct rp_st_tensor *t = &file->tensors[i];
-                assert_int_equal(t->begin, covered);
-                assert_true(t->end >= t->begin && t->end <= sizeof data);
-                assert_int_equal(
-                    rp_st_read(t, 0, back + t->begin, (size_t)(t->end - t->begin), NULL), RP_OK);
-                covered = t->end;
-            }
-            assert_int_equal(covered, sizeof data);
-            assert_memory_equal(back, data, sizeof data);
+            assert_covered(file, data, sizeof data);
             rp_st_close(file);
         }
     print_message("%zu changes refused, %zu harmless\n", refused, loaded);
-    assert_true(refused > 10 * (sizeof good - 1) && loaded > 0);
+    assert_true(refused > 20 * (sizeof good - 1) && loaded > 0);
 }
 
 /* Cut while open: a short read with a name, no signal. */

@@ -306,24 +306,39 @@ static bool nonfinite(const float *x, size_t n, size_t *where)
     return false;
 }
 
-/* Through a buffer, because the halves of a file may lie at odd addresses; the copy of a whole
- * block is one vector move. */
+/* n halves from an even address; dtype is a constant where this is inlined. */
+RP_V16_FN void widen_halves(rp_dtype dtype, const uint16_t *x, float *y, size_t n)
+{
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        v_store(y + i, load_halves(x + i, dtype, 16));
+    if (i < n)
+        v_store_n(y + i, load_halves(x + i, dtype, n - i), n - i);
+}
+
+static void widen_aligned(rp_dtype dtype, const uint16_t *x, float *y, size_t n)
+{
+    if (dtype == RP_DTYPE_F16)
+        widen_halves(RP_DTYPE_F16, x, y, n);
+    else
+        widen_halves(RP_DTYPE_BF16, x, y, n);
+}
+
+/* The halves of a file may lie at odd addresses: those go through a buffer. */
 static void widen(rp_dtype dtype, const void *x, float *y, size_t n)
 {
     if (dtype == RP_DTYPE_F32) {
         memcpy(y, x, n * sizeof *y);
-        return;
-    }
-    const char *bytes = x;
-    uint16_t block[16];
-    size_t i = 0;
-    for (; i + 16 <= n; i += 16) {
-        memcpy(block, bytes + i * sizeof *block, sizeof block);
-        v_store(y + i, load_halves(block, dtype, 16));
-    }
-    if (i < n) {
-        memcpy(block, bytes + i * sizeof *block, (n - i) * sizeof *block);
-        v_store_n(y + i, load_halves(block, dtype, n - i), n - i);
+    } else if ((uintptr_t)x % _Alignof(uint16_t) == 0) {
+        widen_aligned(dtype, x, y, n);
+    } else {
+        uint16_t block[512];
+        const char *bytes = x;
+        for (size_t i = 0, some; i < n; i += some) {
+            some = n - i < 512 ? n - i : 512;
+            memcpy(block, bytes + i * sizeof *block, some * sizeof *block);
+            widen_aligned(dtype, block, y + i, some);
+        }
     }
 }
 

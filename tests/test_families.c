@@ -1,0 +1,827 @@
+/* Every family from file to numbers: against reference outputs of the oracles, and against a
+ * reference written here in double (tests/ref_encoder.c) at sizes that no oracle has.  Then what
+ * loading must refuse or tell. */
+#include "models/encoder.h"
+#include "tests/model_maker.h"
+#include "tests/ref_encoder.h"
+
+#include <rankplan/model.h>
+#include <rankplan/plan.h>
+
+#include <dirent.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* Of the largest value of the tensor compared. */
+#define TOLERANCE 2e-5
+
+static struct maker_dir dir;
+
+static int set_up(void **state)
+{
+    (void)state;
+    maker_dir_create(&dir);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    maker_dir_remove(&dir);
+    return 0;
+}
+
+static void assert_says(const char *text, const char *word)
+{
+    if (!text || !strstr(text, word))
+        print_error("\"%s\" is not in \"%s\"\n", word, text ? text : "(none)");
+    assert_true(text && strstr(text, word));
+}
+
+static rp_model *load(const char *folder, unsigned flags)
+{
+    rp_model_options options;
+    rp_model *model = NULL;
+    rp_error err;
+    rp_model_options_init(&options);
+    options.flags = flags;
+    if (rp_model_load(folder, &options, &model, &err) != RP_OK)
+        fail_msg("%s: %s", folder, err.message);
+    return model;
+}
+
+static rp_model_info info_of(const rp_model *model)
+{
+    rp_model_info info = {.struct_size = sizeof info};
+    rp_model_get_info(model, &info);
+    return info;
+}
+
+/* ---- running ----------------------------------------------------------------------------------
+ */
+
+/* Hidden states as an observer sees them. */
+struct capture {
+    const rp_model *model;
+    size_t n_states;
+    float *states[16];
+};
+
+static bool want_step(void *context, const rp_step_info *step)
+{
+    const struct capture *c = context;
+    for (size_t i = 0; i < c->n_states; i++)
+        if (strcmp(rp_model_hidden_name(c->model, i), step->name) == 0)
+            return true;
+    return false;
+}
+
+static rp_status show_step(void *context, const rp_step_info *step, const rp_view *view)
+{
+    struct capture *c = context;
+    for (size_t i = 0; i < c->n_states; i++)
+        if (strcmp(rp_model_hidden_name(c->model, i), step->name) == 0) {
+            const size_t bytes = view->rows * view->width * sizeof(float);
+            assert_null(c->states[i]);
+            c->states[i] = malloc(bytes);
+            assert_non_null(c->states[i]);
+            memcpy(c->states[i], view->data, bytes);
+        }
+    return RP_OK;
+}
+
+struct run {
+    rp_session *session;
+    struct capture capture;
+};
+
+static rp_status try_run(struct run *r, const rp_model *model, const int32_t *ids,
+                         const int32_t *types, const int32_t *cu, size_t n_seqs, rp_error *err)
+{
+    rp_batch batch;
+    const rp_observer observer = {sizeof observer, want_step, show_step, &r->capture};
+    *r = (struct run){.capture = {.model = model}};
+    while (rp_model_hidden_name(model, r->capture.n_states))
+        r->capture.n_states++;
+    assert_true(r->capture.n_states <= 16);
+    assert_int_equal(
+        rp_session_create(rp_model_graph(model), rp_model_weights(model), NULL, &r->session, err),
+        RP_OK);
+    rp_session_observe(r->session, &observer);
+    rp_batch_init(&batch);
+    batch.n_seqs = n_seqs;
+    batch.ids = ids;
+    batch.cu = cu;
+    batch.type_ids = types;
+    return rp_session_run(r->session, &batch, err);
+}
+
+static struct run run(const rp_model *model, const int32_t *ids, const int32_t *types,
+                      const int32_t *cu, size_t n_seqs)
+{
+    struct run r;
+    rp_error err;
+    if (try_run(&r, model, ids, types, cu, n_seqs, &err) != RP_OK)
+        fail_msg("%s", err.message);
+    return r;
+}
+
+static void end_run(struct run *r)
+{
+    for (size_t i = 0; i < r->capture.n_states; i++)
+        free(r->capture.states[i]);
+    rp_session_destroy(r->session);
+}
+
+static rp_view output(const struct run *r, const char *name)
+{
+    rp_view v;
+    rp_error err;
+    if (rp_session_output(r->session, name, &v, &err) != RP_OK)
+        fail_msg("%s", err.message);
+    return v;
+}
+
+static double worst_of_all;
+
+static void compare(const char *what, const float *found, const double *due, size_t n)
+{
+    double top = 0, worst = 0;
+    size_t at = 0;
+    for (size_t i = 0; i < n; i++) {
+        const double gap = fabs(found[i] - due[i]);
+        top = fmax(top, fabs(due[i]));
+        if (!(gap <= worst)) { /* a NaN counts as worst */
+            worst = gap;
+            at = i;
+        }
+    }
+    if (!(worst <= TOLERANCE * top))
+        fail_msg("%s: element %zu of %zu is %.9g, expected %.9g (largest %.3g)", what, at, n,
+                 (double)found[at], due[at], top);
+    worst_of_all = fmax(worst_of_all, top > 0 ? worst / top : 0);
+}
+
+/* ---- oracles ----------------------------------------------------------------------------------
+ */
+
+struct cases {
+    rp_tensor_file *file;
+    int32_t *ids, *types, *cu;
+    size_t n, n_seqs;
+};
+
+static int32_t *read_ints(const rp_tensor_file *file, const char *name, size_t *n)
+{
+    rp_tensor t;
+    rp_error err;
+    if (rp_tensor_file_find(file, name, &t, &err) != RP_OK)
+        return NULL;
+    *n = (size_t)t.n_elements;
+    int32_t *values = malloc(*n * sizeof *values);
+    assert_non_null(values);
+    assert_int_equal(rp_tensor_file_read_i32(file, name, values, *n, &err), RP_OK);
+    return values;
+}
+
+static void compare_with_file(const struct cases *c, const char *folder, const char *name,
+                              const float *found, size_t rows, size_t width)
+{
+    rp_tensor t;
+    rp_error err;
+    char what[64];
+    if (rp_tensor_file_find(c->file, name, &t, &err) != RP_OK)
+        fail_msg("%s", err.message);
+    assert_int_equal(t.n_elements, rows * width);
+    float *values = malloc(rows * width * sizeof *values);
+    double *due = malloc(rows * width * sizeof *due);
+    assert_true(values && due);
+    assert_int_equal(rp_tensor_file_read_f32(c->file, name, values, rows * width, &err), RP_OK);
+    for (size_t i = 0; i < rows * width; i++)
+        due[i] = values[i];
+    snprintf(what, sizeof what, "%s: %s", folder, name);
+    compare(what, found, due, rows * width);
+    free(values);
+    free(due);
+}
+
+/* Each state and output that the oracle has. */
+static void check_oracle(const char *folder, const char *outputs)
+{
+    char path[400], cases_path[500];
+    struct cases c = {0};
+    rp_error err;
+    size_t n_cu, n_types;
+    snprintf(path, sizeof path, "%s/oracles/%s", RP_TEST_DATA, folder);
+    snprintf(cases_path, sizeof cases_path, "%s/cases.safetensors", path);
+    assert_int_equal(rp_tensor_file_open(cases_path, &c.file, &err), RP_OK);
+    c.ids = read_ints(c.file, "ids", &c.n);
+    c.cu = read_ints(c.file, "cu", &n_cu);
+    c.types = read_ints(c.file, "type_ids", &n_types);
+    c.n_seqs = n_cu - 1;
+    rp_model *model = load(path, RP_MODEL_ALL_OUTPUTS);
+    const size_t hidden = info_of(model).hidden;
+    struct run r = run(model, c.ids, c.types, c.cu, c.n_seqs);
+    assert_int_equal(r.capture.n_states, 3);
+    for (size_t i = 0; i < r.capture.n_states; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "hidden.%zu", i);
+        assert_non_null(r.capture.states[i]);
+        compare_with_file(&c, folder, name, r.capture.states[i], c.n, hidden);
+    }
+    if (strstr(outputs, "last"))
+        compare_with_file(&c, folder, "last", output(&r, "last").data, c.n, hidden);
+    if (strstr(outputs, "pooler"))
+        compare_with_file(&c, folder, "pooler", output(&r, "pooler").data, c.n_seqs, hidden);
+    if (strstr(outputs, "logits"))
+        compare_with_file(&c, folder, "logits", output(&r, "logits").data, c.n_seqs,
+                          output(&r, "logits").width);
+    end_run(&r);
+    rp_model_destroy(model);
+    rp_tensor_file_close(c.file);
+    free(c.ids);
+    free(c.types);
+    free(c.cu);
+}
+
+static void test_oracles(void **state)
+{
+    (void)state;
+    static const char *const oracles[][2] = {
+        {"bert", "last pooler"},
+        {"bert_bf16", "last pooler"},
+        {"bert_f16", "last pooler"},
+        {"bert_head32", "last pooler"},
+        {"bert_cross_encoder", "logits"},
+        {"bert_classifier3", "logits"},
+        {"xlm_roberta", "last pooler"},
+        {"xlm_roberta_reranker", "logits"},
+        {"distilbert", "last"},
+        {"mpnet", "last pooler"},
+        {"electra_cross_encoder", "logits"},
+    };
+    worst_of_all = 0;
+    for (size_t i = 0; i < sizeof oracles / sizeof *oracles; i++)
+        check_oracle(oracles[i][0], oracles[i][1]);
+    print_message("worst of the oracles: %.3g of the tensor's largest\n", worst_of_all);
+}
+
+/* ---- against the reference --------------------------------------------------------------------
+ */
+
+/* The model's states and head on one text. */
+static void compare_one(const struct maker_model *m, const rp_model *model, const int32_t *ids,
+                        const int32_t *types, size_t n, const char *what)
+{
+    const int32_t cu[2] = {0, (int32_t)n};
+    struct ref_result ref = ref_encode(m, ids, types, n);
+    struct run r = run(model, ids, types, cu, 1);
+    char text[200];
+    for (size_t i = 0; i <= ref.layers; i++) {
+        snprintf(text, sizeof text, "%s, %zu tokens, hidden state %zu", what, n, i);
+        compare(text, r.capture.states[i], ref.states + i * n * ref.hidden, n * ref.hidden);
+    }
+    snprintf(text, sizeof text, "%s, %zu tokens, head", what, n);
+    if (m->labels)
+        compare(text, output(&r, "logits").data, ref.logits, ref.labels);
+    if (m->pooler)
+        compare(text, output(&r, "pooler").data, ref.pooler, ref.hidden);
+    end_run(&r);
+    ref_free(&ref);
+}
+
+static const struct shape {
+    const char *family;
+    int hidden, heads, intermediate, layers, labels, embedding, types, pad, rel_buckets;
+    bool pooler;
+    const char *activation;
+    enum maker_dtype dtype;
+} shapes[] = {
+    {"bert", 15, 3, 17, 2, 0, 0, 2, 0, 0, true, "gelu", MAKER_F32},
+    {"bert", 33, 1, 5, 1, 1, 0, 2, 0, 0, false, "gelu_new", MAKER_F16},
+    {"bert", 24, 24, 31, 3, 4, 0, 3, 0, 0, false, "relu", MAKER_BF16},
+    {"bert", 40, 2, 64, 1, 0, 0, 1, 0, 0, false, "silu", MAKER_F32},
+    {"roberta", 21, 7, 19, 2, 2, 0, 1, 3, 0, false, "gelu", MAKER_F32},
+    {"xlm-roberta", 30, 5, 40, 2, 0, 0, 1, 1, 0, true, "tanh", MAKER_F16},
+    {"distilbert", 22, 2, 9, 2, 3, 0, 0, 0, 0, false, "gelu", MAKER_F32},
+    {"distilbert", 16, 4, 33, 1, 0, 0, 0, 0, 0, false, "relu", MAKER_BF16},
+    {"mpnet", 27, 3, 14, 2, 0, 0, 0, 1, 32, true, "gelu", MAKER_F32},
+    {"mpnet", 20, 5, 21, 1, 2, 0, 0, 1, 16, false, "gelu", MAKER_F32},
+    {"electra", 18, 6, 23, 2, 1, 7, 2, 0, 0, false, "gelu", MAKER_F32},
+    {"electra", 34, 2, 12, 1, 2, 34, 2, 0, 0, false, "gelu", MAKER_F16},
+};
+
+static struct maker_model model_of(const struct shape *s, uint64_t seed)
+{
+    struct maker_model m = maker_model_default(s->family);
+    m.hidden = s->hidden;
+    m.heads = s->heads;
+    m.intermediate = s->intermediate;
+    m.layers = s->layers;
+    m.labels = s->labels;
+    m.embedding = s->embedding;
+    m.types = s->types;
+    m.pad = s->pad;
+    m.rel_buckets = s->rel_buckets;
+    m.pooler = s->pooler;
+    m.activation = s->activation;
+    m.positions = 180;
+    m.seed = seed;
+    maker_model_fill(&m);
+    return m;
+}
+
+static void test_reference(void **state)
+{
+    (void)state;
+    static const size_t lengths[] = {1, 2, 3, 16, 17, 33, 70, 150};
+    uint64_t rng = 20240607;
+    worst_of_all = 0;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        struct maker_model m = model_of(&shapes[i], i + 100);
+        maker_model_write(&m, &dir,
+                          &(struct maker_write_options){.dtype = shapes[i].dtype,
+                                                        .prefix = m.labels > 0,
+                                                        .shards = i % 3 == 1 ? 2 : 0});
+        rp_model *model = load(dir.path, RP_MODEL_ALL_OUTPUTS);
+        for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
+            int32_t ids[150], types[150];
+            char what[80];
+            /* Pads in the middle of a text count too. */
+            for (size_t t = 0; t < lengths[k]; t++) {
+                ids[t] = (int32_t)(maker_random(&rng) % (uint64_t)m.vocab);
+                types[t] = m.types ? (int32_t)(maker_random(&rng) % (uint64_t)m.types) : 0;
+            }
+            snprintf(what, sizeof what, "shape %zu (%s, seed %zu)", i, m.family, i + 100);
+            compare_one(&m, model, ids, m.types > 1 ? types : NULL, lengths[k], what);
+        }
+        rp_model_destroy(model);
+        maker_model_free(&m);
+        remove(maker_path(&dir, "model.safetensors.index.json"));
+    }
+    print_message("worst of the shapes: %.3g of the tensor's largest\n", worst_of_all);
+}
+
+/* ---- spellings --------------------------------------------------------------------------------
+ */
+
+/* The bits of the embedding of one text. */
+static void embedding_of(const rp_model *model, float out[16])
+{
+    static const int32_t ids[] = {2, 7, 1, 8, 2, 8}, types[] = {0, 0, 0, 1, 1, 1}, cu[] = {0, 6};
+    struct run r = run(model, ids, types, cu, 1);
+    const rp_view v = output(&r, "embedding");
+    assert_int_equal(v.rows, 1);
+    assert_int_equal(v.width, 16);
+    memcpy(out, v.data, 16 * sizeof *out);
+    end_run(&r);
+}
+
+static void test_spellings(void **state)
+{
+    (void)state;
+    struct maker_model m = maker_model_default("bert");
+    maker_model_fill(&m);
+    float first[16], found[16];
+    for (int way = 0; way < 16; way++) {
+        const struct maker_write_options o = {.prefix = way & 1,
+                                              .gamma_beta = way & 2,
+                                              .leftovers = way & 4,
+                                              .shards = way & 8 ? 3 : 0};
+        maker_model_write(&m, &dir, &o);
+        rp_model *model = load(dir.path, 0);
+        embedding_of(model, way ? found : first);
+        if (way)
+            assert_memory_equal(found, first, sizeof first);
+        size_t told = 0, unknown = 0;
+        for (size_t i = 0; rp_model_note(model, i); i++) {
+            told += strstr(rp_model_note(model, i), "cls.predictions.bias") &&
+                    strstr(rp_model_note(model, i), "position_ids");
+            unknown += strstr(rp_model_note(model, i), "something.else.weight") != NULL;
+            assert_null(strstr(rp_model_note(model, i), "encoder.layer"));
+        }
+        assert_int_equal(told, way & 4 ? 1 : 0);
+        assert_int_equal(unknown, way & 4 ? 1 : 0);
+        rp_model_destroy(model);
+        remove(maker_path(&dir, "model.safetensors.index.json"));
+    }
+    maker_model_free(&m);
+}
+
+static void test_missing_tensors(void **state)
+{
+    (void)state;
+    static const char *const families[] = {"bert", "roberta", "distilbert", "mpnet", "electra"};
+    size_t dropped = 0;
+    for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
+        struct maker_model m = maker_model_default(families[f]);
+        m.labels = 2;
+        maker_model_fill(&m);
+        for (size_t i = 0; i < m.n_tensors; i++, dropped++) {
+            rp_model *model;
+            rp_error err;
+            maker_model_write(
+                &m, &dir, &(struct maker_write_options){.drop = m.tensors[i].name, .prefix = true});
+            const rp_status s = rp_model_load(dir.path, NULL, &model, &err);
+            if (s != RP_ERR_MISSING)
+                print_error("%s without %s: %s\n", families[f], m.tensors[i].name,
+                            rp_status_name(s));
+            assert_int_equal(s, RP_ERR_MISSING);
+            assert_says(err.message, m.tensors[i].name);
+            assert_says(err.message, "model.safetensors");
+        }
+        maker_model_free(&m);
+    }
+    print_message("%zu tensors, each missed by name\n", dropped);
+}
+
+/* ---- config against tensors -------------------------------------------------------------------
+ */
+
+static void test_config_against_tensors(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *key, *value;
+        rp_status status;
+        const char *words[2];
+    } cases[] = {
+        {"num_hidden_layers", "2147483647", RP_ERR_SHAPE, {"2147483647 layers"}},
+        {"num_hidden_layers",
+         "3",
+         RP_ERR_MISSING,
+         {"encoder.layer.2.attention.self.query.weight", "more"}},
+        {"num_hidden_layers",
+         "30",
+         RP_ERR_MISSING,
+         {"encoder.layer.2.attention.self.query.weight", "more"}},
+        {"vocab_size", "51", RP_ERR_SHAPE, {"word_embeddings", "[50, 16]"}},
+        {"vocab_size", "2147483647", RP_ERR_SHAPE, {"word_embeddings", "[2147483647, 16]"}},
+        {"hidden_size", "18", RP_ERR_SHAPE, {"word_embeddings", "[50, 18]"}},
+        {"head_dim", "7", RP_ERR_SHAPE, {"self.query.weight", "[14, 16]"}},
+        {"intermediate_size", "25", RP_ERR_SHAPE, {"intermediate.dense.weight", "[25, 16]"}},
+        {"max_position_embeddings", "41", RP_ERR_SHAPE, {"position_embeddings", "[40, 16]"}},
+        {"type_vocab_size", "3", RP_ERR_SHAPE, {"token_type_embeddings", "[2, 16]"}},
+        {"id2label", "{\"0\":\"x\"}", RP_ERR_SHAPE, {"classifier.weight", "[2, 16]"}},
+        {"architectures", "[\"BertModel\"]", RP_OK, {0}},
+        {"num_hidden_layers", "1", RP_OK, {0}},
+        {"num_attention_heads", "4", RP_OK, {0}},
+    };
+    struct maker_model m = maker_model_default("bert");
+    m.labels = 2;
+    maker_model_fill(&m);
+    maker_model_write(&m, &dir, &(struct maker_write_options){.prefix = true});
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *config = maker_model_config(&m);
+        rp_model *model = NULL;
+        rp_error err = {0};
+        json_object_set_new(config, cases[i].key,
+                            json_loads(cases[i].value, JSON_DECODE_ANY, NULL));
+        maker_write_json(&dir, "config.json", config);
+        json_decref(config);
+        const rp_status s = rp_model_load(dir.path, NULL, &model, &err);
+        if (s != cases[i].status)
+            print_error("%s = %s: %s\n", cases[i].key, cases[i].value, err.message);
+        assert_int_equal(s, cases[i].status);
+        for (size_t k = 0; k < 2 && cases[i].words[k]; k++)
+            assert_says(err.message, cases[i].words[k]);
+        if (s == RP_OK && strcmp(cases[i].key, "num_hidden_layers") == 0)
+            assert_says(rp_model_note(model, 0), "bert.encoder.layer.1.");
+        rp_model_destroy(model);
+    }
+    maker_model_free(&m);
+}
+
+static void test_element_types(void **state)
+{
+    (void)state;
+    static const char header[] =
+        "{\"embeddings.word_embeddings.weight\":{\"dtype\":\"F64\",\"shape\":[50,16],"
+        "\"data_offsets\":[0,6400]}}";
+    static const char zeros[6400];
+    struct maker_model m = maker_model_default("bert");
+    json_t *config = maker_model_config(&m);
+    rp_model *model;
+    rp_error err;
+    maker_write_json(&dir, "config.json", config);
+    json_object_set_new(config, "num_hidden_layers", json_integer(1));
+    maker_write_json(&dir, "config.json", config);
+    json_decref(config);
+    maker_write_st(&dir, "model.safetensors", sizeof header - 1, header, zeros, sizeof zeros);
+    assert_int_equal(rp_model_load(dir.path, NULL, &model, &err), RP_ERR_UNSUPPORTED);
+    assert_says(err.message, "word_embeddings");
+    assert_says(err.message, "F64");
+}
+
+/* ---- the parts of a cross-encoder -------------------------------------------------------------
+ */
+
+/* The head alone, with numbers worked by hand: tanh(1) + tanh(-2) + 0.5. */
+static void test_head_by_hand(void **state)
+{
+    (void)state;
+    static const char header[] =
+        "{\"table\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[0,8]},"
+        "\"pooler.dense.weight\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[8,24]},"
+        "\"pooler.dense.bias\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[24,32]},"
+        "\"classifier.weight\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[32,40]},"
+        "\"classifier.bias\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[40,44]}}";
+    const float data[11] = {1, -2, 1, 0, 0, 1, 0, 0, 1, 1, 0.5f};
+    const struct rp_head head = {"pooler", "pooler.dense", RP_ACT_TANH, "classifier", "classifier"};
+    const struct rp_encoder e = {.hidden = 2};
+    struct rp_notes notes = {0};
+    struct rp_tensors *tensors;
+    rp_graph *graph;
+    rp_weights *weights;
+    rp_session *session;
+    rp_batch batch;
+    rp_view v;
+    maker_write_st(&dir, "model.safetensors", sizeof header - 1, header, data, sizeof data);
+    remove(maker_path(&dir, "model.safetensors.index.json"));
+    assert_int_equal(rp_tensors_open(dir.path, &notes, &tensors, NULL), RP_OK);
+    assert_int_equal(rp_graph_create(&graph, NULL), RP_OK);
+    assert_int_equal(rp_weights_create(&weights, NULL), RP_OK);
+    struct rp_build build = rp_build_init(graph, weights, tensors);
+    const rp_embed_table table = {rp_build_matrix(&build, "table", "table", 1, 2), RP_INDEX_IDS, 0};
+    const rp_value x = rp_graph_embed(graph, "x", 1, &table);
+    rp_graph_output(graph, "y", rp_encoder_head(&build, &e, &head, x, 1, NULL), RP_ROWS_SEQS, 1);
+    assert_int_equal(rp_build_finish(&build, NULL), RP_OK);
+    assert_int_equal(build.n_parameters, 11);
+    assert_int_equal(rp_session_create(graph, weights, NULL, &session, NULL), RP_OK);
+    rp_batch_init(&batch);
+    batch.n_seqs = 1;
+    batch.ids = (const int32_t[]){0};
+    batch.cu = (const int32_t[]){0, 1};
+    assert_int_equal(rp_session_run(session, &batch, NULL), RP_OK);
+    assert_int_equal(rp_session_output(session, "y", &v, NULL), RP_OK);
+    assert_true(fabs(v.data[0] - 0.29756657587994795) < 1e-6);
+    rp_session_destroy(session);
+    rp_build_fini(&build);
+    rp_tensors_close(tensors);
+    rp_weights_destroy(weights);
+    rp_graph_destroy(graph);
+}
+
+/* Segments reach the table: the pair scores as the reference says, and not as with one segment. */
+static void test_segments(void **state)
+{
+    (void)state;
+    static const int32_t ids[] = {2, 11, 12, 3, 13, 3}, types[] = {0, 0, 0, 0, 1, 1}, cu[] = {0, 6};
+    struct maker_model m = maker_model_default("bert");
+    m.labels = 1;
+    maker_model_fill(&m);
+    struct maker_tensor *table = maker_model_find(&m, "embeddings.token_type_embeddings.weight");
+    for (size_t i = 16; i < 32; i++)
+        table->data[i] *= 50;
+    maker_model_write(&m, &dir, &(struct maker_write_options){.prefix = true});
+    rp_model *model = load(dir.path, 0);
+    compare_one(&m, model, ids, types, 6, "two segments");
+    compare_one(&m, model, ids, NULL, 6, "one segment");
+    struct run a = run(model, ids, types, cu, 1), b = run(model, ids, NULL, cu, 1);
+    assert_true(fabsf(output(&a, "logits").data[0] - output(&b, "logits").data[0]) > 1e-3f);
+    end_run(&a);
+    end_run(&b);
+    rp_model_destroy(model);
+    maker_model_free(&m);
+}
+
+/* The activation of scores: who says it, and in which order they are asked. */
+static void test_score_activation(void **state)
+{
+    (void)state;
+    static const struct {
+        int labels;
+        const char *config, *settings; /* JSON; NULL: none */
+        int activation;                /* -1: refused */
+    } cases[] = {
+        {1, NULL, NULL, RP_ACT_SIGMOID},
+        {3, NULL, NULL, RP_ACT_NONE},
+        {1, "{\"sentence_transformers\":{\"activation_fn\":\"torch.nn.modules.linear.Identity\"}}",
+         NULL, RP_ACT_NONE},
+        {3,
+         "{\"sentence_transformers\":{\"activation_fn\":\"torch.nn.modules.activation.Sigmoid\"}}",
+         NULL, RP_ACT_SIGMOID},
+        {1, "{\"sbert_ce_default_activation_function\":\"torch.nn.modules.linear.Identity\"}", NULL,
+         RP_ACT_NONE},
+        {1,
+         "{\"sentence_transformers\":{\"activation_fn\":\"torch.nn.modules.activation.Tanh\"},"
+         "\"sbert_ce_default_activation_function\":\"torch.nn.modules.linear.Identity\"}",
+         NULL, RP_ACT_TANH},
+        {1, "{\"sentence_transformers\":{\"version\":\"5.0\"}}", NULL, RP_ACT_SIGMOID},
+        {1, "{\"sentence_transformers\":{\"activation_fn\":null}}", NULL, RP_ACT_SIGMOID},
+        {1, "{\"sentence_transformers\":{\"activation_fn\":\"torch.nn.modules.activation.Tanh\"}}",
+         "{\"activation_fn\":\"torch.nn.modules.activation.ReLU\"}", RP_ACT_RELU},
+        {3,
+         "{\"sentence_transformers\":{\"activation_fn\":\"torch.nn.modules.activation.Softmax\"}}",
+         NULL, -1},
+        {1, "{\"sbert_ce_default_activation_function\":\"evil.module.Thing\"}", NULL, -1},
+        {1, NULL, "{\"activation_fn\":\"evil.module.Thing\"}", -1},
+        {1, "{\"sentence_transformers\":7}", NULL, -1},
+    };
+    static const int32_t ids[] = {2, 7, 3}, cu[] = {0, 3};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct maker_model m = maker_model_default("bert");
+        rp_model *model = NULL;
+        rp_error err;
+        m.labels = cases[i].labels;
+        maker_model_fill(&m);
+        maker_model_write(&m, &dir, &(struct maker_write_options){.prefix = true});
+        json_t *config = maker_model_config(&m);
+        if (cases[i].config) {
+            json_t *more = json_loads(cases[i].config, 0, NULL);
+            assert_non_null(more);
+            json_object_update(config, more);
+            json_decref(more);
+        }
+        maker_write_json(&dir, "config.json", config);
+        json_decref(config);
+        remove(maker_path(&dir, "config_sentence_transformers.json"));
+        if (cases[i].settings)
+            maker_write_text(&dir, "config_sentence_transformers.json", cases[i].settings);
+        const rp_status s = rp_model_load(dir.path, NULL, &model, &err);
+        if (cases[i].activation < 0) {
+            assert_true(s == RP_ERR_UNSUPPORTED || s == RP_ERR_FORMAT);
+            assert_says(err.message, "json: key \"");
+        } else {
+            assert_int_equal(s, RP_OK);
+            const rp_model_info info = info_of(model);
+            assert_int_equal(info.score_activation, cases[i].activation);
+            assert_int_equal(info.task, RP_TASK_CLASSIFY);
+            assert_int_equal(info.n_labels, cases[i].labels);
+            struct run r = run(model, ids, NULL, cu, 1);
+            const rp_view logits = output(&r, "logits"), scores = output(&r, "scores");
+            assert_int_equal(scores.width, cases[i].labels);
+            for (size_t k = 0; k < scores.width; k++) {
+                const double x = logits.data[k];
+                const double due = cases[i].activation == RP_ACT_SIGMOID ? 1 / (1 + exp(-x))
+                                   : cases[i].activation == RP_ACT_TANH  ? tanh(x)
+                                   : cases[i].activation == RP_ACT_RELU  ? fmax(x, 0)
+                                                                         : x;
+                assert_true(fabs(scores.data[k] - due) < 1e-6);
+            }
+            end_run(&r);
+        }
+        rp_model_destroy(model);
+        maker_model_free(&m);
+    }
+    remove(maker_path(&dir, "config_sentence_transformers.json"));
+}
+
+/* ---- lengths ----------------------------------------------------------------------------------
+ */
+
+/* Positions from pad + 1: the table ends a text earlier, and never is read beyond. */
+static void test_length_limits(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *family;
+        int pad;
+        size_t limit;
+    } cases[] = {{"bert", 0, 40},        {"distilbert", 0, 40}, {"roberta", 1, 38},
+                 {"xlm-roberta", 3, 36}, {"mpnet", 1, 38},      {"electra", 0, 40}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct maker_model m = maker_model_default(cases[i].family);
+        m.pad = cases[i].pad;
+        maker_model_fill(&m);
+        maker_model_write(&m, &dir, &(struct maker_write_options){0});
+        rp_model *model = load(dir.path, 0);
+        const rp_model_info info = info_of(model);
+        assert_int_equal(info.max_length, cases[i].limit);
+        assert_string_equal(info.max_length_source, "config.json:max_position_embeddings");
+        assert_int_equal(info.pad_id, cases[i].pad);
+        for (size_t n = cases[i].limit - 1; n <= cases[i].limit + 1; n++) {
+            int32_t ids[64];
+            const int32_t cu[2] = {0, (int32_t)n};
+            struct run r;
+            rp_error err;
+            for (size_t t = 0; t < n; t++)
+                ids[t] = 10;
+            const rp_status s = try_run(&r, model, ids, NULL, cu, 1, &err);
+            assert_int_equal(s, n <= cases[i].limit ? RP_OK : RP_ERR_INVALID);
+            if (s != RP_OK)
+                assert_says(err.message, "position");
+            end_run(&r);
+        }
+        rp_model_destroy(model);
+        maker_model_free(&m);
+    }
+}
+
+/* ---- the loaded model -------------------------------------------------------------------------
+ */
+
+static size_t open_files(void)
+{
+    size_t n = 0;
+    DIR *d = opendir("/proc/self/fd");
+    if (!d)
+        return 0;
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n;
+}
+
+/* A loaded model needs no file. */
+static void test_files_are_closed(void **state)
+{
+    (void)state;
+    struct maker_model m = maker_model_default("bert");
+    maker_model_fill(&m);
+    maker_model_write(&m, &dir, &(struct maker_write_options){.shards = 3});
+    const size_t before = open_files();
+    float a[16], b[16];
+    rp_model *model = load(dir.path, 0);
+    assert_int_equal(open_files(), before);
+    embedding_of(model, a);
+    assert_int_equal(truncate(maker_path(&dir, "model-00002-of-00003.safetensors"), 0), 0);
+    embedding_of(model, b);
+    assert_memory_equal(a, b, sizeof a);
+    rp_model_destroy(model);
+    rp_error err;
+    assert_int_equal(rp_model_load(dir.path, NULL, &model, &err), RP_ERR_FORMAT);
+    assert_int_equal(open_files(), before);
+    remove(maker_path(&dir, "model.safetensors.index.json"));
+    maker_model_free(&m);
+}
+
+static void test_info(void **state)
+{
+    (void)state;
+    struct maker_model m = maker_model_default("bert");
+    m.labels = 2;
+    maker_model_fill(&m);
+    maker_model_write(&m, &dir, &(struct maker_write_options){.prefix = true});
+    rp_model *model = load(dir.path, 0);
+    const rp_model_info info = info_of(model);
+    uint64_t parameters = 0;
+    for (size_t i = 0; i < m.n_tensors; i++)
+        parameters += m.tensors[i].n;
+    assert_string_equal(info.family, "bert");
+    assert_string_equal(info.architecture, "BertForSequenceClassification");
+    assert_int_equal(info.n_layers, 2);
+    assert_int_equal(info.hidden, 16);
+    assert_int_equal(info.n_heads, 2);
+    assert_int_equal(info.head_dim, 8);
+    assert_int_equal(info.intermediate, 24);
+    assert_int_equal(info.vocab_size, 50);
+    assert_int_equal(info.dimension, 0);
+    assert_int_equal(info.n_type_ids, 2);
+    assert_int_equal(info.n_parameters, parameters);
+    assert_string_equal(info.pooling, "");
+    assert_int_equal(info.n_notes, 0);
+    assert_null(rp_model_note(model, 0));
+    assert_string_equal(rp_model_label(model, 1), "LABEL_1");
+    assert_null(rp_model_label(model, 2));
+    assert_null(rp_model_prompt(model, NULL));
+    assert_null(rp_model_prompt(model, "query"));
+    assert_string_equal(rp_model_hidden_name(model, 0), "embeddings.norm");
+    assert_string_equal(rp_model_hidden_name(model, 2), "layers.1.ffn.norm");
+    assert_null(rp_model_hidden_name(model, 3));
+    /* A caller built against an older, shorter struct. */
+    rp_model_info old = {.struct_size = offsetof(rp_model_info, task)};
+    old.n_layers = 77;
+    rp_model_get_info(model, &old);
+    assert_string_equal(old.family, "bert");
+    assert_int_equal(old.n_layers, 77);
+    rp_model_destroy(model);
+    rp_model_destroy(NULL);
+
+    rp_model_options options;
+    rp_error err;
+    rp_model_options_init(&options);
+    options.flags = 2;
+    assert_int_equal(rp_model_load(dir.path, &options, &model, &err), RP_ERR_INVALID);
+    assert_int_equal(rp_model_load(NULL, NULL, &model, &err), RP_ERR_INVALID);
+    assert_int_equal(rp_model_load(maker_path(&dir, "nowhere"), NULL, &model, &err),
+                     RP_ERR_MISSING);
+    assert_says(err.message, "nowhere/config.json");
+    maker_model_free(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_oracles),
+        cmocka_unit_test(test_reference),
+        cmocka_unit_test(test_spellings),
+        cmocka_unit_test(test_missing_tensors),
+        cmocka_unit_test(test_config_against_tensors),
+        cmocka_unit_test(test_element_types),
+        cmocka_unit_test(test_head_by_hand),
+        cmocka_unit_test(test_segments),
+        cmocka_unit_test(test_score_activation),
+        cmocka_unit_test(test_length_limits),
+        cmocka_unit_test(test_files_are_closed),
+        cmocka_unit_test(test_info),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -36,15 +36,17 @@
  * which the tiles of a block then share from the nearest cache. */
 #define VALUES_CHUNK 256
 
-/* Short loops of known length around registers must be gone before registers are given out. */
-#if defined(__clang__)
+/* Short loops of known length around registers must be gone before registers are given out.  Plain
+ * C has none to give out, and its code would only become large. */
+#if defined(RP_V16_SCALAR)
+#define UNROLL
+#elif defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-/* ---- the product ------------------------------------------------------------------------------
- */
+/* ---- the product ------------------------------------------------------------------------ */
 
 /* c[i][16n + lane] = chain over t of a[i][t] b[n][t][lane], from 0 or from what c holds. */
 RP_V16_FN void tile(const size_t m, const size_t n_vecs, size_t k, const float *a, size_t lda,
@@ -86,16 +88,17 @@ RP_V16_FN void tile_of_height(size_t m, const size_t n_vecs, size_t k, const flo
                               const float *b, size_t panel_stride, float *c, size_t ldc,
                               bool resume)
 {
+#if defined(RP_V16_SCALAR)
+    tile(m, n_vecs, k, a, lda, b, panel_stride, c, ldc, resume);
+#else
     switch (m) {
         TILE_CASE(1);
         TILE_CASE(2);
-#if ATT_ROWS >= 6
         TILE_CASE(3);
         TILE_CASE(4);
         TILE_CASE(5);
         TILE_CASE(6);
-#endif
-#if ATT_ROWS >= 12
+#if ATT_ROWS > 6
         TILE_CASE(7);
         TILE_CASE(8);
         TILE_CASE(9);
@@ -104,6 +107,7 @@ RP_V16_FN void tile_of_height(size_t m, const size_t n_vecs, size_t k, const flo
         TILE_CASE(12);
 #endif
     }
+#endif
 }
 
 #undef TILE_CASE
@@ -139,8 +143,7 @@ static void product(size_t m, size_t n_panels, size_t k, const float *a, size_t 
 #endif
 }
 
-/* ---- packing ----------------------------------------------------------------------------------
- */
+/* ---- packing ---------------------------------------------------------------------------- */
 
 /* Up to 16 rows of n columns, transposed into panel[n][16]; missing rows become zeros. */
 static void pack_key_panel(float *panel, const float *k, size_t ld, size_t n_rows, size_t n)
@@ -194,8 +197,7 @@ static void scale_queries(float *to, const float *from, size_t ld, size_t rows, 
     }
 }
 
-/* ---- softmax ----------------------------------------------------------------------------------
- */
+/* ---- softmax ---------------------------------------------------------------------------- */
 
 static void add_bias(float *s, size_t padded_len, const float *bias)
 {
@@ -256,8 +258,7 @@ static void softmax(float *scores, const struct rp_attention_layout *at, size_t 
         sums[r] = row_exp(scores + r * at->ld_scores, at->padded_len, sums[r]);
 }
 
-/* ---- a task -----------------------------------------------------------------------------------
- */
+/* ---- a task ----------------------------------------------------------------------------- */
 
 /* to[rows][n] = o / sum, sums one a row. */
 static void divide_rows(float *to, size_t ld, const float *o, size_t ldo, const float *sums,

@@ -32,16 +32,16 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* ---- the peak ---------------------------------------------------------------------------------
- */
+/* ---- the peak --------------------------------------------------------------------------- */
 
 #define PEAK_CHAINS 10 /* enough for a latency of 5 on two units */
 #define PEAK_STEPS  1000000L
 
 #define TEN(X, a, b, c)                                                                            \
     X(0, a, b, c)                                                                                  \
-    X(1, a, b, c) X(2, a, b, c) X(3, a, b, c) X(4, a, b, c) X(5, a, b, c) X(6, a, b, c)            \
-        X(7, a, b, c) X(8, a, b, c) X(9, a, b, c)
+    X(1, a, b, c)                                                                                  \
+    X(2, a, b, c) X(3, a, b, c) X(4, a, b, c) X(5, a, b, c) X(6, a, b, c) X(7, a, b, c)            \
+        X(8, a, b, c) X(9, a, b, c)
 #define DECLARE(i, vector, set1, reg) vector a##i = set1((float)i);
 #define STEP(i, fma, unused, reg)                                                                  \
     a##i = fma(a##i, x, y);                                                                        \
@@ -96,8 +96,7 @@ static double peak(uint32_t isa)
     return 2.0 * PEAK_STEPS * PEAK_CHAINS * lanes / (now() - began) * 1e-9;
 }
 
-/* ---- the kernels ------------------------------------------------------------------------------
- */
+/* ---- the kernels ------------------------------------------------------------------------ */
 
 struct shape {
     size_t heads, len, dim;

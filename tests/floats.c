@@ -1,4 +1,5 @@
 /* See floats.h. */
+#define _DEFAULT_SOURCE 1
 #define XXH_INLINE_ALL
 #include "tests/floats.h"
 

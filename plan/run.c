@@ -23,8 +23,6 @@
 #define STEP_ROWS 96
 /* By step: tasks for each worker, so that a slow one does not hold up the others. */
 #define TASKS_PER_WORKER 4
-/* Chunks are whole register tiles of 6 rows, where a ragged last tile costs most. */
-#define TILE_ROWS 6
 
 static size_t ceil_div(size_t a, size_t b)
 {
@@ -42,13 +40,12 @@ static void add_phase(struct rp_run *run, size_t first, size_t end, size_t rows,
         .first = first, .end = end, .n_tasks = ceil_div(rows, task_rows), .rows = task_rows};
 }
 
-/* Tasks of whole tiles, as many for each worker as for the next. */
+/* As many tasks for each worker as for the next, all of one size. */
 static void phase_by_chunk(struct rp_run *run, const struct rp_segment *seg, size_t rows,
                            size_t workers)
 {
     const size_t n = ceil_div(ceil_div(at_least_one(rows), seg->chunk_rows), workers) * workers;
-    const size_t tiles = ceil_div(ceil_div(at_least_one(rows), n), TILE_ROWS);
-    add_phase(run, seg->first, seg->end, rows, tiles * TILE_ROWS);
+    add_phase(run, seg->first, seg->end, rows, ceil_div(at_least_one(rows), n));
 }
 
 static void phase_by_step(struct rp_run *run, size_t s, size_t rows, size_t workers)

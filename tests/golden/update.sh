@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Makes the golden digests anew: the hash of every step of the reference checkpoints and the example model.
+# Only after a change of the numeric contract that is meant, and written down in docs/numerics.md.
+#
+#     tests/golden/update.sh RANKPLAN
+set -euo pipefail
+rankplan=$(realpath "$1")
+cd "$(dirname "$0")/../.."
+for folder in tests/data/oracles/*/ examples/models/apt-bert-tiny/; do
+    [ -f "$folder/cases.safetensors" ] || continue
+    "$rankplan" digest "$folder" --cases "$folder/cases.safetensors" \
+        >"tests/golden/digest-$(basename "$folder").txt"
+done

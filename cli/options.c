@@ -173,7 +173,9 @@ static bool parse_bucket(const char *s, rp_bucket *out)
     if (!parse_count(rest, ',', INT_MAX, &out->tokens, &rest) || !*rest ||
         !parse_count(rest, ',', INT_MAX, &out->seqs, &rest))
         return false;
-    return !*rest || parse_count(rest, 0, INT_MAX, &out->markers, &rest);
+    if (rest[-1] != ',')
+        return true;
+    return parse_count(rest, 0, INT_MAX, &out->markers, &rest);
 }
 
 /* A decimal number with a point, whatever the locale: digits [. digits] [e[+-]digits]. */

@@ -98,7 +98,7 @@ static void scores_are_those_of_the_ids(void **state)
         rp_batch b;
         rp_view v;
         rp_encode_options_init(&o);
-        o.max_length = 512;
+        o.max_length = 192;
         assert_int_equal(rp_tokenizer_encode_pair(f->tokenizer, query.data, query.length,
                                                   f->texts[i].data, f->texts[i].length, &o, &e,
                                                   NULL),
@@ -182,11 +182,11 @@ static void what_cannot_be_is_refused(void **state)
 
     rp_ranker_options o;
     rp_ranker_options_init(&o);
-    o.max_length = 513;
+    o.max_length = 193;
     r = NULL;
     assert_int_equal(rp_ranker_create(f->model, f->tokenizer, &o, &r, &err), RP_ERR_INVALID);
     assert_null(r);
-    assert_non_null(strstr(err.message, "max_length 513 is above the model's 512"));
+    assert_non_null(strstr(err.message, "max_length 193 is above the model's 192"));
     o.max_length = 0;
     o.max_batch_tokens = 0;
     assert_int_equal(rp_ranker_create(f->model, f->tokenizer, &o, &r, &err), RP_ERR_INVALID);

@@ -151,7 +151,7 @@ if [ "$has_tokenizer" = ON ]; then
     "$rankplan" rerank "$example" --query 'web server' "$work/texts" --threads 1 >"$work/single"
     cmp -s "$work/piped" "$work/single" || complain "standard input and a file differ"
     expect 0 "$rankplan" digest "$example" "$work/texts" --query 'web server'
-    says out "scores"
+    says out "whole "
     expect 4 sh -c "'$rankplan' rerank '$example' --query q '$work/texts' >/dev/full"
     says err "could not be written"
 else

@@ -6,5 +6,5 @@ cd "$(dirname "$0")/.."
 mode=(-i)
 [ "${1-}" != --check ] || mode=(--dry-run -Werror)
 
-find . \( -name .git -o -name 'build*' -o -path ./text/crate \) -prune -o -name '*.[ch]' -print0 |
+find . \( -path './.?*' -o -path './build*' -o -path ./text/crate \) -prune -o -name '*.[ch]' -print0 |
     xargs -0 -n 16 -P "$(nproc)" clang-format "${mode[@]}"

@@ -1,7 +1,8 @@
 /* Everything row-wise that is not a product: embedding sums, norms, activations, pooling.
  *
  * One table per ISA, made from one template (ops/ops_tmpl.h) over v16; all of them give the same
- * bits.  Widths are any number from 1 on; rows lie ld floats apart; x and y may be the same rows unless said.
+ * bits.  Widths are any number from 1 on; rows lie ld floats apart; x and y may be the same rows
+ * unless said.
  */
 #ifndef RP_OPS_OPS_H
 #define RP_OPS_OPS_H
@@ -13,7 +14,7 @@
 
 /* A table to look rows up in. */
 struct rp_ops_table {
-    const void *rows; /* [entries, width] of dtype */
+    const void *rows;     /* [entries, width] of dtype */
     const int32_t *index; /* one entry per output row, checked by the caller */
     rp_dtype dtype;
 };
@@ -26,12 +27,13 @@ struct rp_ops {
     void (*embed)(const struct rp_ops_table *tables, size_t n_tables, size_t width, float *y,
                   size_t ldy, size_t r0, size_t r1);
 
-    /* mean = sum16(x)/width, var = sum16((x-mean)^2)/width, y = fma((x-mean) * (1/sqrt(var+eps)), w, b);
-     * without b: the product. */
+    /* mean = sum16(x)/width, d = x - mean, var = sum16(d*d)/width, y = fma(d * (1/sqrt(var+eps)),
+     * w, b); without b: the product.  sum16 keeps column i in partial sum i mod 16 and adds those
+     * by v_sum's tree; squares go into it by fma. */
     void (*layer_norm)(const float *x, size_t ldx, const float *w, const float *b, float eps,
                        size_t width, float *y, size_t ldy, size_t rows);
 
-    /* y = x / max(sqrt(sum16(x*x)), eps); a row of zeros stays zeros. */
+    /* y = x / max(sqrt(sum16(x*x)), eps); a row of zeros stays zeros, also with eps 0. */
     void (*l2_norm)(const float *x, size_t ldx, float eps, size_t width, float *y, size_t ldy,
                     size_t rows);
 
@@ -41,8 +43,9 @@ struct rp_ops {
     void (*add)(const float *a, size_t lda, const float *b, size_t ldb, size_t width, float *y,
                 size_t ldy, size_t rows);
 
-    /* One output row from the n rows of a sequence; n 0 gives zeros.  x and y are apart.  A NaN in any row
-     * that the mode reads shows in the result (also for max). */
+    /* One output row from the n rows of a sequence; n 0 gives zeros.  x and y are apart.  Sums are
+     * one chain per column, first row first, divided once.  A NaN in any row that the mode reads
+     * shows in the result (also for max). */
     void (*pool)(rp_pooling pooling, const float *x, size_t ldx, size_t n, size_t width, float *y);
 
     /* True when any of n floats is a NaN or an infinity; *where is the first. */

@@ -1,9 +1,9 @@
 /* Elementary functions over v16, the same bits on every instruction set.
  *
  * Only v_fma and its like are used, in one written order, so a result is a property of this source.
- * The polynomials are minimax fits made by tests/tools/fit_vmath.py.  Errors are the worst over all
- * floats, measured by bench/ulp.c against libm in double precision; ULP are those of the exact
- * result.
+ * The polynomials are minimax fits made by tests/tools/fit_vmath.py.  The errors beside the
+ * functions are the worst that bench/ulp.c found against libm in double precision; ULP are those of
+ * the exact result.  tests/test_vmath.c holds the bounds and a digest of the bits.
  *
  *     exp      x = n ln 2 + r, |r| <= ln 2 / 2:   e^x = 2^n p(r)
  *     gelu     relu(x) - a h(a),  a = |x|,  h(a) = Phi(-a) = 2^-(1 + a Q(a))
@@ -59,7 +59,7 @@ RP_V16_FN v16 v_exp_neg(v16 x)
     return v_sel_lt(x, v_set1(-0x1.5d589ep+6f), v_zero(), v_exp_mid(x));
 }
 
-/* e^x: +inf from 88.73 on, denormal results rounded once, +0 below -103.98.
+/* e^x, 0.891 ULP: +inf from 88.73 on, denormal results rounded once, +0 below -103.98.
  * The power of two is applied in two halves, so that neither leaves the range. */
 RP_V16_FN v16 v_exp(v16 x)
 {
@@ -73,8 +73,9 @@ RP_V16_FN v16 v_exp(v16 x)
     return v_mul(p, v_from_bits(vi_shl(rest, 23)));
 }
 
-/* 2^(e - 1 + s) for e = a n with |s| <= 1/2 left over, as 2^-1 * 2^round(e) * p(rest): the tail
- * probabilities of gelu and erf.  -126.5 < a n <= 0; 0 from -125.5 down. */
+/* 2^(a n - 1) for -126.5 < a n <= 0, and +0 where a n rounds to -126: the tail probabilities of
+ * gelu and erf.  The exponent is never formed: its rest a n - round(a n) is one fma, rounded once.
+ */
 RP_V16_FN v16 v_half_exp2(v16 a, v16 n)
 {
     const v16 magic = v_set1(0x1.8p23f + 126.0f);
@@ -95,7 +96,9 @@ RP_V16_FN v16 v_relu(v16 x)
     return v_max(v_zero(), x);
 }
 
-/* x/2 (1 + erf(x/sqrt 2)); gelu(-inf) = +0, gelu(-0) = -0. */
+/* x/2 (1 + erf(x/sqrt 2)); gelu(-inf) = +0, gelu(-0) = -0.  1.2 ULP from 1 on, 3.7 between 0 and
+ * 1, 5.8 between -1 and 0, 10.2 down to -3; below that the absolute error counts, which is at
+ * most 3.5e-9 there and 8.5e-8 max(1, x) anywhere.  +0 from about -12.97 down. */
 RP_V16_FN v16 v_gelu(v16 x)
 {
     v16 a = v_min(v_set1(13.0f), v_abs(x));
@@ -112,7 +115,7 @@ RP_V16_FN v16 v_gelu(v16 x)
     return v_fnma(a, v_half_exp2(a, n), v_relu(x));
 }
 
-/* erf below 1 by its series' minimax, beyond by its tail: 1 - 2^(a n). */
+/* 1.13 ULP.  erf below 1 by its series' minimax, beyond by its tail: 1 - 2^(a n). */
 RP_V16_FN v16 v_erf(v16 x)
 {
     v16 a = v_min(v_set1(4.0f), v_abs(x));
@@ -137,7 +140,7 @@ RP_V16_FN v16 v_erf(v16 x)
     return v_xor_sign(v_sel_lt(a, v_set1(1.0f), s, tail), x);
 }
 
-/* tanh below 5/8 by its series' minimax, beyond as 1 - 2/(e^2a + 1). */
+/* 1.36 ULP.  tanh below 5/8 by its series' minimax, beyond as 1 - 2/(e^2a + 1). */
 RP_V16_FN v16 v_tanh(v16 x)
 {
     v16 a = v_min(v_set1(10.0f), v_abs(x));
@@ -153,7 +156,8 @@ RP_V16_FN v16 v_tanh(v16 x)
     return v_xor_sign(v_sel_lt(a, v_set1(0.625f), s, tail), x);
 }
 
-/* 1/(1 + e^-x), from e^-|x| on both sides so that nothing overflows; 0 below -87.33. */
+/* 1/(1 + e^-x), from e^-|x| on both sides so that nothing overflows; 0 below
+ * -87.33.  1.5 ULP on [-1, 1]. */
 RP_V16_FN v16 v_sigmoid(v16 x)
 {
     v16 e = v_exp_neg(v_neg(v_abs(x)));
@@ -169,7 +173,7 @@ RP_V16_FN v16 v_gate(v16 x, v16 a, v16 y)
     return v_fnma(a, tail, v_relu(x));
 }
 
-/* x sigmoid(x); silu(-inf) = +0. */
+/* x sigmoid(x); silu(-inf) = +0.  1.8 ULP above 0, 3.2 down to -5. */
 RP_V16_FN v16 v_silu(v16 x)
 {
     v16 a = v_min(v_set1(88.0f), v_abs(x));
@@ -177,7 +181,7 @@ RP_V16_FN v16 v_silu(v16 x)
 }
 
 /* x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) = x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3));
- * gelu_tanh(-inf) = +0. */
+ * gelu_tanh(-inf) = +0.  1.9 ULP above 0, 13.5 down to -3. */
 RP_V16_FN v16 v_gelu_tanh(v16 x)
 {
     v16 a = v_min(v_set1(16.0f), v_abs(x));

@@ -1,9 +1,9 @@
 /* Errors of pool/vmath.h over every float: ulp [function [low high]].
  *
- * Walks all 2^32 patterns (or those between low and high) of one function or of all, on AVX2 or NEON,
- * against libm in double precision, and prints the worst error in ULP of the exact result and in
- * absolute terms with the places.  The ULP of a result below 2^-126 is 2^-149.  Exits with 1 when
- * a NaN or an infinity is not where it belongs.
+ * Walks all 2^32 patterns (or those between low and high) of one function or of all, on AVX2 or
+ * NEON, against libm in double precision, and prints the worst error in ULP of the exact result and
+ * in absolute terms with the places.  The ULP of a result below 2^-126 is 2^-149.  Exits with 1
+ * when a NaN or an infinity is not where it belongs.
  */
 #include "tests/v16_table.h"
 

@@ -42,8 +42,8 @@ typedef void rp_gemm_run_fn(const struct rp_gemm_args *args, size_t m0, size_t m
                             size_t p1);
 
 /* The bare product of one tile row block, for attention: c[i][j] = chain over k of a[i][k] b[k][j], for
- * i < m, j < 16*n_panels (panels p of b at b + p*panel_stride; stores whole panels), optionally continuing
- * the chain from what c holds. */
+ * i < m, j < 16*n_panels (panel p of b at b + p*panel_stride).  Stores whole panels; c is not read before
+ * it is written, and must not overlap a or b. */
 typedef void rp_gemm_bare_fn(size_t m, size_t n_panels, size_t k, const float *a, size_t lda,
                              const float *b, size_t panel_stride, float *c, size_t ldc);
 

@@ -44,11 +44,15 @@ rp_status rp_fail_within(rp_error *err, rp_status status, const char *fmt, ...)
         memcpy(inner, err->message, sizeof inner);
         va_list args;
         va_start(args, fmt);
-        const int n = vsnprintf(err->message, sizeof err->message, fmt, args);
+        vsnprintf(err->message, sizeof err->message, fmt, args);
         va_end(args);
         err->status = status;
-        if (n >= 0 && (size_t)n < sizeof err->message)
-            snprintf(err->message + n, sizeof err->message - (size_t)n, ": %s", inner);
+        const char *const pieces[] = {": ", inner};
+        size_t at = strlen(err->message);
+        for (size_t i = 0; i < 2; i++)
+            for (const char *p = pieces[i]; *p && at + 1 < sizeof err->message; p++)
+                err->message[at++] = *p;
+        err->message[at] = 0;
     }
     return status;
 }

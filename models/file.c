@@ -62,13 +62,18 @@ void rp_file_close(int fd)
         close(fd);
 }
 
-bool rp_file_exists(const char *folder, const char *name)
+rp_status rp_file_exists(const char *folder, const char *name, bool *out, rp_error *err)
 {
     struct stat st;
     char *path = rp_path_join(folder, name);
-    const bool there = path && lstat(path, &st) == 0;
+    if (!path)
+        return rp_fail(err, RP_ERR_NOMEM, "%s: no memory for a path", folder);
+    rp_status s = RP_OK;
+    *out = lstat(path, &st) == 0;
+    if (!*out && errno != ENOENT && errno != ENOTDIR)
+        s = rp_fail(err, RP_ERR_IO, "%s: %s", path, strerror(errno));
     free(path);
-    return there;
+    return s;
 }
 
 char *rp_path_join(const char *folder, const char *name)

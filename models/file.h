@@ -24,8 +24,10 @@ RP_CHECKED rp_status rp_file_read(int fd, const char *path, uint64_t offset, voi
 
 void rp_file_close(int fd);
 
-/* True when there is anything under that name. */
-bool rp_file_exists(const char *folder, const char *name);
+/* Whether there is anything under that name.  What cannot be told is an error and not "no": a
+ * folder whose modules.json cannot be looked at must not be read as one without.  RP_ERR_IO,
+ * RP_ERR_NOMEM. */
+RP_CHECKED rp_status rp_file_exists(const char *folder, const char *name, bool *out, rp_error *err);
 
 /* "folder/name", to be freed; the folder alone for an empty name.  NULL: no memory. */
 char *rp_path_join(const char *folder, const char *name);

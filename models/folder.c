@@ -121,9 +121,9 @@ static rp_status read_modules(struct rp_folder *f, const char *file, const json_
 
 static rp_status open_modules(struct rp_folder *f, struct rp_notes *notes, rp_error *err)
 {
-    if (!rp_file_exists(f->root, "modules.json"))
+    RP_TRY(rp_file_exists(f->root, "modules.json", &f->has_modules, err));
+    if (!f->has_modules)
         return copy(f->root, &f->transformer, err);
-    f->has_modules = true;
     char *path = rp_path_join(f->root, "modules.json");
     json_t *root = NULL;
     rp_status s = path ? rp_json_read(path, 0, &root, err)
@@ -195,7 +195,9 @@ static rp_status read_similarity(struct rp_folder *f, const struct rp_json *json
 static rp_status open_settings(struct rp_folder *f, rp_error *err)
 {
     static const char name[] = "config_sentence_transformers.json";
-    if (!rp_file_exists(f->root, name))
+    bool there;
+    RP_TRY(rp_file_exists(f->root, name, &there, err));
+    if (!there)
         return RP_OK;
     char *path = rp_path_join(f->root, name);
     if (!path)
@@ -272,10 +274,13 @@ static const struct {
 static rp_status open_transformer(struct rp_folder *f, struct rp_notes *notes, rp_error *err)
 {
     size_t i = 0;
-    const size_t n = sizeof transformer_files / sizeof *transformer_files;
-    while (i < n && !rp_file_exists(f->transformer, transformer_files[i].file))
-        i++;
-    if (i == n)
+    bool there = false;
+    for (; i < sizeof transformer_files / sizeof *transformer_files; i++) {
+        RP_TRY(rp_file_exists(f->transformer, transformer_files[i].file, &there, err));
+        if (there)
+            break;
+    }
+    if (!there)
         return RP_OK;
     char *path = rp_path_join(f->transformer, transformer_files[i].file);
     if (!path)
@@ -295,7 +300,11 @@ static rp_status open_transformer(struct rp_folder *f, struct rp_notes *notes, r
 static rp_status open_tokenizer_config(struct rp_folder *f, rp_error *err)
 {
     static const char name[] = "tokenizer_config.json";
-    if (f->max_length > 0 || !rp_file_exists(f->transformer, name))
+    bool there;
+    if (f->max_length > 0)
+        return RP_OK;
+    RP_TRY(rp_file_exists(f->transformer, name, &there, err));
+    if (!there)
         return RP_OK;
     char *path = rp_path_join(f->transformer, name);
     if (!path)

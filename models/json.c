@@ -51,7 +51,8 @@ rp_status rp_json_parse(const char *where, const char *text, size_t n, unsigned 
     json_t *root = json_loadb(text, n, how, &e);
     if (!root) {
         char shown[RP_SHOWN_BYTES];
-        if (json_error_code(&e) == json_error_out_of_memory)
+        /* jansson has words for everything but an allocation that failed. */
+        if (!e.text[0] || json_error_code(&e) == json_error_out_of_memory)
             return rp_fail(err, RP_ERR_NOMEM, "%s: no memory to parse %zu bytes", where, n);
         return rp_fail(err, RP_ERR_FORMAT, "%s: line %d, column %d: %s", where, e.line, e.column,
                        rp_show(e.text, shown));

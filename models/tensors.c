@@ -136,21 +136,26 @@ static rp_status nothing_there(const char *folder, rp_error *err)
 {
     static const char *const pickles[] = {"pytorch_model.bin", "pytorch_model.bin.index.json",
                                           "model.pt", "model.pth"};
-    for (size_t i = 0; i < sizeof pickles / sizeof *pickles; i++)
-        if (rp_file_exists(folder, pickles[i]))
+    for (size_t i = 0; i < sizeof pickles / sizeof *pickles; i++) {
+        bool there;
+        RP_TRY(rp_file_exists(folder, pickles[i], &there, err));
+        if (there)
             return rp_fail(err, RP_ERR_UNSUPPORTED,
                            "%s holds %s but no " SINGLE ": pickled weights run code when they are "
                            "read and are never opened; convert them with "
                            "model.save_pretrained(folder, safe_serialization=True)",
                            folder, pickles[i]);
+    }
     return rp_fail(err, RP_ERR_MISSING, "%s holds neither " SINGLE " nor " INDEX, folder);
 }
 
 rp_status rp_tensors_open(const char *folder, struct rp_notes *notes, struct rp_tensors **out,
                           rp_error *err)
 {
-    const bool sharded = rp_file_exists(folder, INDEX);
-    if (!sharded && !rp_file_exists(folder, SINGLE))
+    bool sharded, single;
+    RP_TRY(rp_file_exists(folder, INDEX, &sharded, err));
+    RP_TRY(rp_file_exists(folder, SINGLE, &single, err));
+    if (!sharded && !single)
         return nothing_there(folder, err);
     struct rp_tensors *t = calloc(1, sizeof *t);
     if (!t)

@@ -2,6 +2,7 @@
  * reference written here in double (tests/ref_encoder.c) at sizes that no oracle has.  Then what
  * loading must refuse or tell. */
 #include "models/encoder.h"
+#include "plan/weights.h"
 #include "tests/model_maker.h"
 #include "tests/ref_encoder.h"
 
@@ -569,6 +570,40 @@ static void test_head_by_hand(void **state)
     rp_graph_destroy(graph);
 }
 
+/* Vectors put one after the other read as one, from any byte to any other. */
+static void test_joined_vectors(void **state)
+{
+    (void)state;
+    static const char header[] =
+        "{\"c\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,12]},"
+        "\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[12,24]},"
+        "\"b\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[24,36]}}";
+    static const char *const names[] = {"a", "b", "c"};
+    const float data[9] = {7, 8, 9, 1, 2, 3, 4, 5, 6}, due[9] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+    struct rp_notes notes = {0};
+    struct rp_tensors *tensors;
+    rp_weights *weights;
+    char found[36];
+    maker_write_st(&dir, "model.safetensors", sizeof header - 1, header, data, sizeof data);
+    assert_int_equal(rp_tensors_open(dir.path, &notes, &tensors, NULL), RP_OK);
+    assert_int_equal(rp_weights_create(&weights, NULL), RP_OK);
+    struct rp_build build = rp_build_init(NULL, weights, tensors);
+    const rp_weight w = rp_build_vectors(&build, "w", 3, names, 3);
+    assert_int_equal(build.first.status, RP_OK);
+    const struct rp_weight_entry *e = rp_weights_entry(weights, w);
+    assert_true(e->rows == 1 && e->cols == 9 && e->n_parts == 1);
+    const rp_weight_part *part = &e->parts[0];
+    for (size_t from = 0; from < 36; from++)
+        for (size_t to = from; to <= 36; to++) {
+            assert_int_equal(part->read(part->context, from, found, to - from, NULL), RP_OK);
+            assert_memory_equal(found, (const char *)due + from, to - from);
+        }
+    assert_int_equal(part->read(part->context, 30, found, 7, NULL), RP_ERR_INVALID);
+    rp_build_fini(&build);
+    rp_tensors_close(tensors);
+    rp_weights_destroy(weights);
+}
+
 /* Segments reach the table: the pair scores as the reference says, and not as with one segment. */
 static void test_segments(void **state)
 {
@@ -817,6 +852,7 @@ int main(void)
         cmocka_unit_test(test_config_against_tensors),
         cmocka_unit_test(test_element_types),
         cmocka_unit_test(test_head_by_hand),
+        cmocka_unit_test(test_joined_vectors),
         cmocka_unit_test(test_segments),
         cmocka_unit_test(test_score_activation),
         cmocka_unit_test(test_length_limits),

@@ -40,8 +40,9 @@ static double now(void)
 #define TEN(X, a, b, c)                                                                            \
     X(0, a, b, c)                                                                                  \
     X(1, a, b, c)                                                                                  \
-    X(2, a, b, c) X(3, a, b, c) X(4, a, b, c) X(5, a, b, c) X(6, a, b, c) X(7, a, b, c)            \
-        X(8, a, b, c) X(9, a, b, c)
+    X(2, a, b, c)                                                                                  \
+    X(3, a, b, c) X(4, a, b, c) X(5, a, b, c) X(6, a, b, c) X(7, a, b, c) X(8, a, b, c)            \
+        X(9, a, b, c)
 #define DECLARE(i, vector, set1, reg) vector a##i = set1((float)i);
 #define STEP(i, fma, unused, reg)                                                                  \
     a##i = fma(a##i, x, y);                                                                        \

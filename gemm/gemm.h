@@ -1,17 +1,18 @@
 /* FP32 products with packed weights: C[m, n] = epilogue(A[m, k] W[n, k]^T).
  *
- * The contract (docs/numerics.md): each output is one chain acc = fma(a[i], w[i], acc) over ascending
- * i from acc = +0, then + bias (if any), then the activation, then + residual (if any).  Tile shapes,
- * blocking of k (acc is stored and reloaded whole) and threads change no bit.
+ * The contract (docs/numerics.md): each output is one chain acc = fma(a[i], w[i], acc) over
+ * ascending i from acc = +0, then + bias (if any), then the activation, then + residual (if any).
+ * Tile shapes, blocking of k (acc is stored and reloaded whole) and threads change no bit.
  *
  * W is packed into panels of RP_GEMM_NR = 16 output columns, the same layout for every ISA:
  *
  *     panel p:   w[16p+0][0] w[16p+1][0] ... w[16p+15][0]    <- 64 bytes, 64-byte aligned
- *                w[16p+0][1] ...                               k lines in all; rows past n are zeros
+ *                w[16p+0][1] ...                               k lines in all; rows past n are
+ * zeros
  *
- * A is read where it lies (row-major, leading dimension lda, any alignment of 4 bytes).  Nothing is read
- * past row m or column k of A, nor past a panel; nothing is written outside C's m x n; C is not
- * read when it is only written.
+ * A is read where it lies (row-major, leading dimension lda, any alignment of 4 bytes).  Nothing is
+ * read past row m or column k of A, nor past a panel; nothing is written outside C's m x n; C is
+ * not read when it is only written.
  */
 #ifndef RP_GEMM_GEMM_H
 #define RP_GEMM_GEMM_H
@@ -41,9 +42,9 @@ struct rp_gemm_args {
 typedef void rp_gemm_run_fn(const struct rp_gemm_args *args, size_t m0, size_t m1, size_t p0,
                             size_t p1);
 
-/* The bare product of one tile row block, for attention: c[i][j] = chain over k of a[i][k] b[k][j], for
- * i < m, j < 16*n_panels (panel p of b at b + p*panel_stride).  Stores whole panels; c is not read before
- * it is written, and must not overlap a or b. */
+/* The bare product of one tile row block, for attention: c[i][j] = chain over k of a[i][k] b[k][j],
+ * for i < m, j < 16*n_panels (panel p of b at b + p*panel_stride).  Stores whole panels; c is not
+ * read before it is written, and must not overlap a or b. */
 typedef void rp_gemm_bare_fn(size_t m, size_t n_panels, size_t k, const float *a, size_t lda,
                              const float *b, size_t panel_stride, float *c, size_t ldc);
 
@@ -65,7 +66,8 @@ const struct rp_gemm_kernel *rp_gemm_select(uint32_t isa);
 /* Floats of n x k packed (a multiple of 16); false when it wraps. */
 _Bool rp_gemm_packed_floats(size_t n, size_t k, size_t *out);
 
-/* Packs rows [0, n_rows) (1..16) of w[., k], leading dimension ldw, into one panel of k*16 floats. */
+/* Packs rows [0, n_rows) (1..16) of w[., k], leading dimension ldw, into one panel of k*16 floats.
+ */
 void rp_gemm_pack_panel(float *panel, const float *w, size_t ldw, size_t n_rows, size_t k);
 
 /* Rows per m-tile task at which weights are used well again and again: a multiple of mr. */

@@ -8,7 +8,8 @@
 #define RP_CACHE_LINE 64
 
 /* `bytes` of memory aligned to 64, or to a huge page when large (and then advised to be one).  Not
- * zeroed.  NULL when there is none or bytes is 0 or absurd.  Freed by rp_aligned_free(p), NULL allowed. */
+ * zeroed.  NULL when there is none or bytes is 0 or absurd.  Freed by rp_aligned_free(p), NULL
+ * allowed. */
 void *rp_aligned_alloc(size_t bytes);
 void *rp_aligned_alloc_zero(size_t bytes);
 void rp_aligned_free(void *p);

@@ -132,8 +132,9 @@ RP_API rp_value rp_graph_gemm(rp_graph *graph, const char *name, rp_value a, rp_
 typedef struct rp_attention {
     int32_t n_heads;
     int32_t head_dim;
-    float scale;              /* of the scores; 0 = 1/sqrt(head_dim) */
-    rp_weight rel_bias;       /* MPNet: [buckets, n_heads] added to the scaled scores by T5's
+    float scale; /* of the scores; 0 = 1/sqrt(head_dim) */
+    rp_weight
+        rel_bias;             /* MPNet: [buckets, n_heads] added to the scaled scores by T5's
                                  bidirectional       buckets of key position - query position; -1 = none */
     int32_t rel_max_distance; /* with rel_bias: the distance of the last bucket (128) */
 } rp_attention;

@@ -87,3 +87,57 @@ rp_batch cli_cases_batch(const struct cli_cases *c, size_t first, size_t end, in
     batch.type_ids = c->type_ids ? c->type_ids + c->cu[first] : NULL;
     return batch;
 }
+
+/* ---- one batch of everything --------------------------------------------------------------------
+ */
+
+static rp_status with_cases(struct cli *cli, cli_batch_fn *use, int *code)
+{
+    struct cli_model model;
+    struct cli_cases cases;
+    rp_status status = cli_open_model(cli, 0, &model);
+    if (status != RP_OK)
+        return status;
+    status = cli_open_cases(cli, &cases);
+    if (status == RP_OK) {
+        rp_batch batch;
+        rp_batch_init(&batch);
+        batch.n_seqs = cases.n_seqs;
+        batch.cu = cases.cu;
+        batch.ids = cases.ids;
+        batch.type_ids = cases.type_ids;
+        status = use(cli, &model, &batch, code);
+        cli_close_cases(&cases);
+    }
+    cli_close_model(&model);
+    return status;
+}
+
+static rp_status with_texts(struct cli *cli, cli_batch_fn *use, int *code)
+{
+    struct cli_model model;
+    struct cli_lines lines;
+    rp_batch batch;
+    rp_status status = cli_open_ranker(cli, &model);
+    if (status != RP_OK)
+        return status;
+    status = cli_read_lines(cli, &lines);
+    if (status == RP_OK && lines.n == 0)
+        status = fail(cli, RP_ERR_INVALID, cli->file ? cli->file : "standard input", "no lines");
+    if (status == RP_OK) {
+        const rp_text_ref query = {.data = cli->o.query,
+                                   .length = cli->o.query ? strlen(cli->o.query) : 0};
+        status = rp_ranker_tokenize(model.ranker, cli->o.query ? &query : NULL, lines.n,
+                                    lines.lines, &batch, NULL, &cli->err);
+        if (status == RP_OK)
+            status = use(cli, &model, &batch, code);
+    }
+    cli_free_lines(&lines);
+    cli_close_model(&model);
+    return status;
+}
+
+rp_status cli_with_batch(struct cli *cli, cli_batch_fn *use, int *code)
+{
+    return cli->o.cases ? with_cases(cli, use, code) : with_texts(cli, use, code);
+}

@@ -35,6 +35,8 @@ struct cli_options {
     bool json;
     const char *prompt;
     bool no_fuse;
+    bool csv;
+    const char *trace;
 };
 
 struct cli {
@@ -65,6 +67,7 @@ int cli_plan(struct cli *cli);
 int cli_check(struct cli *cli);
 int cli_digest(struct cli *cli);
 int cli_bench(struct cli *cli);
+int cli_profile(struct cli *cli);
 
 /* cli/options.c: fills in *cli from argv.  CLI_OK, or CLI_USAGE after a message; *command is NULL
  * when help or version was printed instead. */
@@ -132,5 +135,11 @@ RP_CHECKED rp_status cli_open_cases(struct cli *cli, struct cli_cases *out);
 void cli_close_cases(struct cli_cases *cases);
 /* Sequences [first, end) as a batch; cu has room for end - first + 1. */
 rp_batch cli_cases_batch(const struct cli_cases *cases, size_t first, size_t end, int32_t *cu);
+
+/* Opens the model, makes one batch of all lines of the input (or of --cases) and hands both to
+ * `use`. */
+typedef rp_status cli_batch_fn(struct cli *cli, const struct cli_model *model,
+                               const rp_batch *batch, int *code);
+RP_CHECKED rp_status cli_with_batch(struct cli *cli, cli_batch_fn *use, int *code);
 
 #endif

@@ -81,6 +81,20 @@ const struct cli_command cli_commands[] = {
      "  --no-fuse         without fused steps (which have hashes of their own)\n\n"
      "  rankplan digest MODEL texts.txt > here.txt; diff here.txt there.txt\n",
      true, cli_digest},
+    {"profile", "MODEL [FILE|-]", "where the milliseconds go",
+     "query cases json csv trace no-fuse ",
+     "Runs the lines of text as one batch 20 times and prints for each step, and each kind of "
+     "step, its time, its\n"
+     "share of all threads' time, its speed and its share of this machine's peak, the largest "
+     "first.\n\n"
+     "  --query Q         each line as a pair with this query before it\n"
+     "  --cases FILE      the ids of a cases.safetensors instead of text\n"
+     "  --json, --csv     the same for programs\n"
+     "  --trace FILE      also a timeline, a track per thread, that Perfetto and chrome://tracing "
+     "open\n"
+     "  --no-fuse         without fused steps\n\n"
+     "  rankplan profile MODEL texts.txt --threads 2 --trace trace.json\n",
+     true, cli_profile},
     {"bench", "MODEL --shape SHAPE", "how long a batch takes", "shape json no-fuse ",
      "Times batches of random ids (the seed is fixed), tokenising left out.\n\n"
      "  --shape BxS            B texts of S tokens\n"
@@ -108,7 +122,9 @@ enum {
     OPT_SHAPE,
     OPT_JSON,
     OPT_PROMPT,
-    OPT_NO_FUSE
+    OPT_NO_FUSE,
+    OPT_CSV,
+    OPT_TRACE
 };
 
 static const struct option long_options[] = {
@@ -128,6 +144,8 @@ static const struct option long_options[] = {
     {"json", no_argument, NULL, OPT_JSON},
     {"prompt", required_argument, NULL, OPT_PROMPT},
     {"no-fuse", no_argument, NULL, OPT_NO_FUSE},
+    {"csv", no_argument, NULL, OPT_CSV},
+    {"trace", required_argument, NULL, OPT_TRACE},
     {NULL, 0, NULL, 0},
 };
 
@@ -245,6 +263,8 @@ static int set_option(struct cli_options *o, int option, const char *value)
     case OPT_JSON: o->json = true; return CLI_OK;
     case OPT_PROMPT: o->prompt = value; return CLI_OK;
     case OPT_NO_FUSE: o->no_fuse = true; return CLI_OK;
+    case OPT_CSV: o->csv = true; return CLI_OK;
+    case OPT_TRACE: o->trace = value; return CLI_OK;
     default: return CLI_USAGE;
     }
 }

@@ -77,9 +77,11 @@ static rp_status print_digest(struct cli *cli, rp_session *session, const rp_bat
     return status;
 }
 
-static rp_status digest_batch(struct cli *cli, const struct cli_model *model, const rp_batch *batch)
+static rp_status digest_batch(struct cli *cli, const struct cli_model *model, const rp_batch *batch,
+                              int *code)
 {
     rp_session *session;
+    (void)code;
     /* One batch of everything: the largest bucket is made for it, sequences of one token included.
      */
     rp_status status =
@@ -91,52 +93,9 @@ static rp_status digest_batch(struct cli *cli, const struct cli_model *model, co
     return status;
 }
 
-static rp_status digest_cases(struct cli *cli)
-{
-    struct cli_model model;
-    struct cli_cases cases;
-    rp_status status = cli_open_model(cli, 0, &model);
-    if (status != RP_OK)
-        return status;
-    status = cli_open_cases(cli, &cases);
-    if (status == RP_OK) {
-        rp_batch batch;
-        rp_batch_init(&batch);
-        batch.n_seqs = cases.n_seqs;
-        batch.cu = cases.cu;
-        batch.ids = cases.ids;
-        batch.type_ids = cases.type_ids;
-        status = digest_batch(cli, &model, &batch);
-        cli_close_cases(&cases);
-    }
-    cli_close_model(&model);
-    return status;
-}
-
-static rp_status digest_texts(struct cli *cli)
-{
-    struct cli_model model;
-    struct cli_lines lines;
-    rp_batch batch;
-    rp_status status = cli_open_ranker(cli, &model);
-    if (status != RP_OK)
-        return status;
-    status = cli_read_lines(cli, &lines);
-    if (status == RP_OK) {
-        const rp_text_ref query = {.data = cli->o.query,
-                                   .length = cli->o.query ? strlen(cli->o.query) : 0};
-        status = rp_ranker_tokenize(model.ranker, cli->o.query ? &query : NULL, lines.n,
-                                    lines.lines, &batch, NULL, &cli->err);
-        if (status == RP_OK)
-            status = digest_batch(cli, &model, &batch);
-        cli_free_lines(&lines);
-    }
-    cli_close_model(&model);
-    return status;
-}
-
 int cli_digest(struct cli *cli)
 {
-    const rp_status status = cli->o.cases ? digest_cases(cli) : digest_texts(cli);
-    return status == RP_OK ? CLI_OK : cli_fail(cli, status);
+    int code = CLI_OK;
+    const rp_status status = cli_with_batch(cli, digest_batch, &code);
+    return status == RP_OK ? code : cli_fail(cli, status);
 }

@@ -139,7 +139,33 @@ static void run_rows(const struct rp_phase *phase, struct rp_frame *frame, size_
         const size_t p1 =
             phase->panel_group && p0 + phase->panel_group < all ? p0 + phase->panel_group : all;
         rp_step_rows(&plan->steps[s], frame, r0, r1, p0, p1);
+        if (frame->run->profile)
+            rp_profile_rows(frame->run->profile, frame->worker, s, &plan->steps[s], r1 - r0,
+                            all ? (double)(p1 - p0) / (double)all : 1);
     }
+}
+
+/* A task of a step that does not work by row. */
+static void run_task(const struct rp_phase *phase, const struct rp_frame *frame, size_t t)
+{
+    const struct rp_run *run = frame->run;
+    const struct rp_step *step = &run->plan->steps[phase->first];
+    rp_step_task(step, frame, t);
+    if (!run->profile)
+        return;
+    size_t rows = 1, width = step->width, read = 1;
+    if (step->op == RP_OP_ATTENTION) {
+        const struct rp_query_block *b = &run->blocks[t / step->p.attention.n_heads];
+        width = step->p.attention.head_dim;
+        rows = (size_t)(b->q1 - b->q0);
+        /* The queries, and the keys and values of the whole sequence. */
+        read = rows + 2 * (size_t)(run->batch->cu[b->seq + 1] - run->batch->cu[b->seq]);
+    } else if (step->op == RP_OP_POOL) {
+        read = (size_t)(run->batch->cu[t + 1] - run->batch->cu[t]);
+    }
+    const uint64_t flops = step->op == RP_OP_ATTENTION ? 2 * width * rows * (read - rows) : 0;
+    rp_profile_task(run->profile, frame->worker, phase->first, flops,
+                    (rows + read) * width * sizeof(float), rows);
 }
 
 /* Shows the phase's step to the observer; what it says may stop the run. */
@@ -160,10 +186,21 @@ static void show(struct rp_run *run, size_t s)
         atomic_store_explicit(&run->stopped, true, memory_order_relaxed);
 }
 
+/* The workers meet; what they waited shows in the profile. */
+static void meet(struct rp_run *run, struct rp_worker *worker)
+{
+    rp_worker_barrier(worker);
+    if (run->profile)
+        rp_profile_waited(run->profile, (size_t)worker->index);
+}
+
 static void work(void *arg, struct rp_worker *worker)
 {
     struct rp_run *run = arg;
+    if (run->profile)
+        rp_profile_mark(run->profile, (size_t)worker->index);
     struct rp_frame frame = {.run = run,
+                             .worker = (size_t)worker->index,
                              .scratch = run->scratch + (size_t)worker->index * run->scratch_stride};
     for (size_t p = 0; p < run->n_phases; p++) {
         const struct rp_phase *phase = &run->phases[p];
@@ -172,14 +209,14 @@ static void work(void *arg, struct rp_worker *worker)
             if (phase->rows)
                 run_rows(phase, &frame, t);
             else
-                rp_step_task(&run->plan->steps[phase->first], &frame, t);
+                run_task(phase, &frame, t);
         }
-        if (p + 1 < run->n_phases || run->wanted[phase->first])
-            rp_worker_barrier(worker);
+        if (p + 1 < run->n_phases || run->wanted[phase->first] || run->profile)
+            meet(run, worker);
         if (run->wanted[phase->first]) {
             if (worker->index == 0)
                 show(run, phase->first);
-            rp_worker_barrier(worker);
+            meet(run, worker);
             if (atomic_load_explicit(&run->stopped, memory_order_relaxed))
                 return;
         }
@@ -196,7 +233,12 @@ rp_status rp_run_execute(struct rp_run *run, rp_error *err)
     }
     atomic_store_explicit(&run->stopped, false, memory_order_relaxed);
     make_phases(run, (size_t)rp_pool_threads(run->pool));
+    const uint64_t start = run->profile ? rp_now_ns() : 0;
     RP_TRY(rp_pool_region(run->pool, 0, work, run, err));
+    if (run->profile) {
+        run->profile->wall_ns += rp_now_ns() - start;
+        run->profile->runs++;
+    }
     if (atomic_load_explicit(&run->stopped, memory_order_relaxed))
         return rp_fail(err, RP_ERR_STOPPED, "the observer stopped the run (%s)",
                        rp_status_name(run->stop_status));

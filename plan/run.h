@@ -3,6 +3,7 @@
 #define RP_PLAN_RUN_H
 
 #include "plan/plan.h"
+#include "plan/profile.h"
 #include "pool/pool.h"
 
 /* Query rows [q0, q1) of one sequence: the unit that attention's tasks are made of, for each head.
@@ -36,6 +37,7 @@ struct rp_run {
     struct rp_counter *counters; /* one per phase */
     bool *wanted;                /* steps that the observer asked for */
     const rp_observer *observer;
+    struct rp_profiling *profile; /* NULL: off */
     rp_pool *pool;
     atomic_bool stopped;
     rp_status stop_status;
@@ -44,6 +46,7 @@ struct rp_run {
 /* Where a slot's rows are for one worker at one time. */
 struct rp_frame {
     const struct rp_run *run;
+    size_t worker;
     unsigned char *scratch;
     size_t chunk_row0; /* by chunk: the row that the scratch starts with */
 };

@@ -34,6 +34,7 @@ struct rp_session {
     struct buffer arena, scratch, index, blocks, phases, counters, wanted;
     rp_observer observer;
     bool has_observer;
+    struct rp_profiling *profile;
     struct rp_run run;   /* of the last batch; run.plan is NULL before the first */
     const rp_plan *last; /* the plan whose outputs lie in the arena, or NULL */
 };
@@ -119,6 +120,7 @@ void rp_session_destroy(rp_session *s)
         rp_aligned_free(buffers[i]->p);
     for (size_t i = 0; s->plans && i < s->n_plans; i++)
         rp_plan_destroy(s->plans[i].plan);
+    rp_profiling_destroy(s->profile);
     free(s->plans);
     free(s->buckets);
     free(s);
@@ -298,6 +300,7 @@ static rp_status run(rp_session *s, const rp_batch *batch, const rp_observer *ob
                              .counters = s->counters.p,
                              .wanted = s->wanted.p,
                              .observer = observer,
+                             .profile = s->profile,
                              .pool = s->options.pool};
     if (s->options.poison) {
         memset(s->arena.p, 0xff, s->arena.bytes);
@@ -339,6 +342,38 @@ rp_status rp_session_output(const rp_session *s, const char *name, rp_view *out,
     return rp_fail(err, RP_ERR_MISSING, "there is no output %s; there are:%s", name, names);
 }
 
+/* ---- profile -----------------------------------------------------------------------------------
+ */
+
+rp_status rp_session_profile_start(rp_session *s, size_t max_events, rp_error *err)
+{
+    rp_plan *plan = NULL;
+    struct rp_profiling *profile = NULL;
+    RP_TRY(find_plan(s, 1, 1, 0, &plan, err)); /* plans of all buckets have the same steps */
+    RP_TRY(rp_profiling_create(plan->n_steps, (size_t)rp_pool_threads(s->options.pool), max_events,
+                               &profile, err));
+    rp_profiling_destroy(s->profile);
+    s->profile = profile;
+    return RP_OK;
+}
+
+void rp_session_profile_stop(rp_session *s)
+{
+    rp_profiling_destroy(s->profile);
+    s->profile = NULL;
+}
+
+rp_status rp_session_profile(const rp_session *s, rp_profile *out, rp_error *err)
+{
+    if (out->struct_size != sizeof *out)
+        return rp_fail(err, RP_ERR_INVALID, "rp_profile has struct_size %zu, expected %zu",
+                       out->struct_size, sizeof *out);
+    if (!s->profile)
+        return rp_fail(err, RP_ERR_INVALID, "no profile was started");
+    rp_profiling_read(s->profile, out);
+    return RP_OK;
+}
+
 /* ---- digest ------------------------------------------------------------------------------------
  */
 
@@ -362,7 +397,8 @@ static rp_status take_hash(void *context, const rp_step_info *step, const rp_vie
     unsigned char bytes[8];
     for (int i = 0; i < 8; i++)
         bytes[i] = (unsigned char)(hash >> (8 * i));
-    /* gcc 12 warns about xxhash's branches for longer inputs when it sees that there are 8 bytes. */
+    /* gcc 12 warns about xxhash's branches for longer inputs when it sees that there are 8 bytes.
+     */
     const void *opaque = bytes;
     __asm__("" : "+r"(opaque) : : "memory");
     XXH3_64bits_update(&d->whole, opaque, sizeof bytes);

@@ -213,6 +213,44 @@ typedef struct rp_digest {
 RP_API RP_CHECKED rp_status rp_session_digest(rp_session *session, const rp_batch *batch,
                                               rp_digest *digest, rp_error *err);
 
+/* What a step cost, added up over runs and workers.  Bytes are those that it must touch: its rows
+ * in and out, and its weights once per piece of work. */
+typedef struct rp_profile_step {
+    uint64_t calls; /* pieces of work: blocks of rows, heads, sequences */
+    uint64_t ns;    /* of all workers together */
+    uint64_t flops, bytes;
+} rp_profile_step;
+
+/* One piece of work, for timelines.  Times count from the start of the profile. */
+typedef struct rp_profile_event {
+    uint64_t start_ns, end_ns, flops;
+    uint32_t step, worker, rows;
+} rp_profile_event;
+
+typedef struct rp_profile {
+    size_t struct_size;           /* sizeof(rp_profile), set by the caller */
+    size_t n_steps;               /* as in any plan of the session */
+    const rp_profile_step *steps; /* the arrays are the session's, until its next call */
+    size_t n_workers;
+    uint64_t runs;
+    uint64_t wall_ns; /* of the runs, on the calling thread */
+    uint64_t wait_ns; /* that workers waited for each other, of all of them together */
+    const rp_profile_event *events;
+    size_t n_events;
+} rp_profile;
+
+/* Starts a profile of all later runs, from zero.  max_events: how many pieces of work are kept one
+ * by one (the first ones; 0: none).  The clock is read once for each piece of work.  Allocates; the
+ * runs do not. */
+RP_API RP_CHECKED rp_status rp_session_profile_start(rp_session *session, size_t max_events,
+                                                     rp_error *err);
+/* Ends it and frees what it took.  Does nothing when there is none. */
+RP_API void rp_session_profile_stop(rp_session *session);
+
+/* The profile so far.  RP_ERR_INVALID: none was started. */
+RP_API RP_CHECKED rp_status rp_session_profile(const rp_session *session, rp_profile *out,
+                                               rp_error *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -43,7 +43,7 @@ says out "Exit codes:"
 expect 0 "$rankplan" --version
 expect 2 "$rankplan" nothing
 says err "there is no command 'nothing'"
-for command in info embed rerank plan check digest bench; do
+for command in info embed rerank plan check digest profile bench; do
     expect 0 "$rankplan" $command --help
     says out "rankplan $command"
 done
@@ -121,6 +121,22 @@ done
 # ---- bench -----------------------------------------------------------------------------------------
 expect 0 "$rankplan" bench "$oracles/bert" --shape lens:3,9,30 --json --threads 2
 says out '"texts":3,"tokens":42,"threads":2'
+
+# ---- profile ---------------------------------------------------------------------------------------
+bert="$oracles/bert --cases $oracles/bert/cases.safetensors"
+expect 0 "$rankplan" profile $bert --threads 2 --trace "$work/trace.json"
+says out "layers.1.ffn.up"
+says out "of the threads' time waiting for each other"
+expect 0 "$rankplan" profile $bert --csv
+[ "$(wc -l <"$work/out")" -eq 18 ] || complain "profile --csv has $(wc -l <"$work/out") lines"
+expect 0 "$rankplan" profile $bert --json --threads 2
+if command -v python3 >/dev/null; then
+    expect 0 python3 "$tree/tests/cli/check_profile.py" "$work/trace.json" 2
+    "$rankplan" profile $bert --json --threads 1 >"$work/profile.json"
+    expect 0 python3 "$tree/tests/cli/check_profile.py" --profile "$work/profile.json"
+fi
+expect 4 "$rankplan" profile $bert --trace "$work/none/trace.json"
+says err "choose another file"
 
 # ---- text ------------------------------------------------------------------------------------------
 if [ "$has_tokenizer" = ON ]; then

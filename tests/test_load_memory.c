@@ -50,12 +50,14 @@ void *__libc_calloc(size_t, size_t);
 void *__libc_realloc(void *, size_t);
 void *__libc_memalign(size_t, size_t);
 void __libc_free(void *);
-void *malloc(size_t);
-void *calloc(size_t, size_t);
-void *realloc(void *, size_t);
-void *aligned_alloc(size_t, size_t);
-int posix_memalign(void **, size_t, size_t);
-void free(void *);
+/* Visible, or the shared libraries go on with those of libc. */
+#define HOOK __attribute__((visibility("default")))
+HOOK void *malloc(size_t);
+HOOK void *calloc(size_t, size_t);
+HOOK void *realloc(void *, size_t);
+HOOK void *aligned_alloc(size_t, size_t);
+HOOK int posix_memalign(void **, size_t, size_t);
+HOOK void free(void *);
 
 static void *counted(void *p)
 {

@@ -37,8 +37,13 @@
 #define VALUES_CHUNK 256
 
 /* Short loops of known length around registers must be gone before registers are given out.  Plain
- * C has none to give out, and its code would only become large. */
-#if defined(RP_V16_SCALAR)
+ * C has none to give out and instrumented code does not keep to them: both would only grow. */
+#if defined(RP_V16_SCALAR) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define PLAIN_LOOPS 1
+#else
+#define PLAIN_LOOPS 0
+#endif
+#if PLAIN_LOOPS
 #define UNROLL
 #elif defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
@@ -88,7 +93,7 @@ RP_V16_FN void tile_of_height(size_t m, const size_t n_vecs, size_t k, const flo
                               const float *b, size_t panel_stride, float *c, size_t ldc,
                               bool resume)
 {
-#if defined(RP_V16_SCALAR)
+#if PLAIN_LOOPS
     tile(m, n_vecs, k, a, lda, b, panel_stride, c, ldc, resume);
 #else
     switch (m) {

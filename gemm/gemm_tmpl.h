@@ -69,8 +69,26 @@ typedef void tile_fn(const struct tile *t, const float *a, const float *b, const
                      const float *bias, float *out);
 
 /* Accumulators are addressed by constants alone, so that they live in registers at any level of
- * optimisation that has registers; h and w are constants where this is inlined. */
+ * optimisation that has registers; h and w are constants where this is inlined.  Arrays of floats
+ * live in memory anyway: there, loops spare a megabyte of code and a minute of the compiler. */
+#ifdef RP_V16_SCALAR
+#define EACH_ROW(X, j)                                                                             \
+    for (unsigned i_ = 0; i_ < RP_GEMM_MR; i_++) {                                                 \
+        X(i_, j)                                                                                   \
+    }
+#define EACH_TRIPLE(X)                                                                             \
+    for (unsigned g_ = 0; g_ < RP_GEMM_MR / 3; g_++) {                                             \
+        X(g_)                                                                                      \
+    }
+#define EACH_PANEL(X, i)                                                                           \
+    for (unsigned j_ = 0; j_ < WIDTH_MAX; j_++) {                                                  \
+        X(i, j_)                                                                                   \
+    }
+#else
+#define EACH_ROW         RP_GEMM_ROWS
+#define EACH_TRIPLE      RP_GEMM_TRIPLES
 #define EACH_PANEL(X, i) X(i, 0) X(i, 1) X(i, 2) X(i, 3)
+#endif
 #define ZERO(i, j)                                                                                 \
     if (i < h && j < w)                                                                            \
         acc[i][j] = v_zero();
@@ -112,7 +130,7 @@ typedef void tile_fn(const struct tile *t, const float *a, const float *b, const
 #define LINE_PANEL(j)                                                                              \
     if (j < w) {                                                                                   \
         const v16 line = v_load(b + j * b_stride + u * NR);                                        \
-        RP_GEMM_ROWS(LINE_ROW, j)                                                                  \
+        EACH_ROW(LINE_ROW, j)                                                                      \
         __asm__ volatile("" ::: "memory");                                                         \
     }
 #define LINE_ALL() LINE_PANEL(0) LINE_PANEL(1) LINE_PANEL(2) LINE_PANEL(3)
@@ -132,7 +150,7 @@ typedef void tile_fn(const struct tile *t, const float *a, const float *b, const
 #define LINE_ALL()                                                                                 \
     v16 line[WIDTH_MAX];                                                                           \
     EACH_PANEL(LINE_LOAD, 0)                                                                       \
-    RP_GEMM_ROWS(LINE_ROW, 0)
+    EACH_ROW(LINE_ROW, 0)
 #endif
 #define LINE(n)                                                                                    \
     {                                                                                              \
@@ -147,14 +165,14 @@ static inline __attribute__((always_inline)) void run_tile(const unsigned h, con
 {
     v16 acc[RP_GEMM_MR][WIDTH_MAX];
     if (init) {
-        RP_GEMM_ROWS(INIT_ROW, 0)
+        EACH_ROW(INIT_ROW, 0)
     } else {
-        RP_GEMM_ROWS(ZERO_ROW, 0)
+        EACH_ROW(ZERO_ROW, 0)
     }
 
     const float *row[RP_GEMM_MR / 3];
     const size_t lda = t->lda;
-    RP_GEMM_TRIPLES(TRIPLE_BASE)
+    EACH_TRIPLE(TRIPLE_BASE)
     const size_t b_stride = t->b_stride;
     size_t k = t->k;
     uintptr_t next = t->next;
@@ -166,19 +184,19 @@ static inline __attribute__((always_inline)) void run_tile(const unsigned h, con
         LINE(1)
         LINE(2)
         LINE(3)
-        RP_GEMM_TRIPLES(TRIPLE_ADVANCE)
+        EACH_TRIPLE(TRIPLE_ADVANCE)
         b += UNROLL * NR;
     }
     for (; k > 0; k--) {
         LINE(0)
-        RP_GEMM_TRIPLES(TRIPLE_NEXT)
+        EACH_TRIPLE(TRIPLE_NEXT)
         b += NR;
     }
 
     if (bias) {
-        RP_GEMM_ROWS(BIAS_ROW, 0)
+        EACH_ROW(BIAS_ROW, 0)
     }
-    RP_GEMM_ROWS(STORE_ROW, 0)
+    EACH_ROW(STORE_ROW, 0)
 }
 
 #define TILE_DEFINE(h, w)                                                                          \
@@ -261,18 +279,18 @@ static inline __attribute__((always_inline)) void finish_strip(const struct stri
     }
 }
 
-static void finish(const struct strip *s, rp_activation activation)
-{
-    switch (activation) {
-    case RP_ACT_NONE: finish_strip(s, RP_ACT_NONE); break;
-    case RP_ACT_GELU: finish_strip(s, RP_ACT_GELU); break;
-    case RP_ACT_GELU_TANH: finish_strip(s, RP_ACT_GELU_TANH); break;
-    case RP_ACT_RELU: finish_strip(s, RP_ACT_RELU); break;
-    case RP_ACT_SILU: finish_strip(s, RP_ACT_SILU); break;
-    case RP_ACT_TANH: finish_strip(s, RP_ACT_TANH); break;
-    case RP_ACT_SIGMOID: finish_strip(s, RP_ACT_SIGMOID); break;
+/* A function for each activation, and no one function with them all: that one takes compilers long.
+ */
+typedef void finish_fn(const struct strip *s);
+#define FINISH(which)                                                                              \
+    static __attribute__((noinline)) void finish_##which(const struct strip *s)                    \
+    {                                                                                              \
+        finish_strip(s, RP_ACT_##which);                                                           \
     }
-}
+#define FINISH_ENTRY(which) [RP_ACT_##which] = finish_##which,
+#define EACH_ACTIVATION(X)  X(NONE) X(GELU) X(GELU_TANH) X(RELU) X(SILU) X(TANH) X(SIGMOID)
+EACH_ACTIVATION(FINISH)
+static finish_fn *const finishes[] = {EACH_ACTIVATION(FINISH_ENTRY)};
 
 /* Rows [i, i + h) of C from `sums`, which has the group's panels side by side. */
 static void finish_tile(const struct rp_gemm_args *g, size_t i, size_t h, size_t p, size_t n_panels,
@@ -290,7 +308,7 @@ static void finish_tile(const struct rp_gemm_args *g, size_t i, size_t h, size_t
             .n_rows = h,
             .n_cols = g->n - col < NR ? g->n - col : NR,
         };
-        finish(&strip, g->activation);
+        finishes[g->activation](&strip);
     }
 }
 

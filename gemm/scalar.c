@@ -9,14 +9,5 @@
 #define RP_GEMM_TILES(X)   X(1, 1) X(2, 1) X(3, 1)
 #define RP_GEMM_LINES      384
 
-#include "pool/v16.h"
-
-/* A call of its own: sixteen lanes inlined forty times over would be a megabyte of code. */
-static __attribute__((noinline)) v16 fma_line(float a, v16 b, v16 c)
-{
-    return v_fma(v_set1(a), b, c);
-}
-#define RP_GEMM_FMA fma_line
-
 #define RP_GEMM_NAME rp_gemm_f32_3x16__scalar
 #include "gemm/gemm_tmpl.h"

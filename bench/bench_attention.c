@@ -32,71 +32,6 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* ---- the peak --------------------------------------------------------------------------- */
-
-#define PEAK_CHAINS 10 /* enough for a latency of 5 on two units */
-#define PEAK_STEPS  1000000L
-
-#define TEN(X, a, b, c)                                                                            \
-    X(0, a, b, c)                                                                                  \
-    X(1, a, b, c)                                                                                  \
-    X(2, a, b, c)                                                                                  \
-    X(3, a, b, c) X(4, a, b, c) X(5, a, b, c) X(6, a, b, c) X(7, a, b, c) X(8, a, b, c)            \
-        X(9, a, b, c)
-#define DECLARE(i, vector, set1, reg) vector a##i = set1((float)i);
-#define STEP(i, fma, unused, reg)                                                                  \
-    a##i = fma(a##i, x, y);                                                                        \
-    __asm__ volatile("" : "+" reg(a##i)); /* a chain of its own, that nobody may shorten */
-
-/* A function that does PEAK_STEPS x PEAK_CHAINS fmas in registers. */
-#define PEAK(name, attribute, vector, set1, fma, reg)                                              \
-    attribute static void name(void)                                                               \
-    {                                                                                              \
-        const vector x = set1(1.0000001f), y = set1(1e-9f);                                        \
-        TEN(DECLARE, vector, set1, reg)                                                            \
-        for (long i = 0; i < PEAK_STEPS; i++) {                                                    \
-            TEN(STEP, fma, , reg)                                                                  \
-        }                                                                                          \
-    }
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-PEAK(peak_avx2, __attribute__((target("avx2,fma"), noinline)), __m256, _mm256_set1_ps,
-     _mm256_fmadd_ps, "x")
-PEAK(peak_avx512, __attribute__((target("avx512f"), noinline)), __m512, _mm512_set1_ps,
-     _mm512_fmadd_ps, "v")
-#elif defined(__aarch64__)
-#include <arm_neon.h>
-#define NEON_FMA(a, x, y) vfmaq_f32(y, a, x)
-PEAK(peak_neon, __attribute__((noinline)), float32x4_t, vdupq_n_f32, NEON_FMA, "w")
-#endif
-
-/* GFLOP/s; 0 where plain C has no peak to speak of. */
-static double peak(uint32_t isa)
-{
-    void (*loop)(void) = NULL;
-    int lanes = 0;
-#if defined(__x86_64__)
-    if (isa == RP_ISA_AVX2) {
-        loop = peak_avx2;
-        lanes = 8;
-    } else if (isa == RP_ISA_AVX512) {
-        loop = peak_avx512;
-        lanes = 16;
-    }
-#elif defined(__aarch64__)
-    if (isa == RP_ISA_NEON) {
-        loop = peak_neon;
-        lanes = 4;
-    }
-#endif
-    if (!loop)
-        return 0;
-    const double began = now();
-    loop();
-    return 2.0 * PEAK_STEPS * PEAK_CHAINS * lanes / (now() - began) * 1e-9;
-}
-
 /* ---- the kernels ------------------------------------------------------------------------ */
 
 struct shape {
@@ -166,7 +101,7 @@ static void bench(const struct rp_attention_kernel *kernel, const struct shape *
                       scratch};
     double top = 0, seconds = INFINITY;
     for (int i = 0; i < TURNS; i++) {
-        top = fmax(top, peak(kernel->isa));
+        top = fmax(top, rp_machine_peak_gflops(kernel->isa, 1));
         seconds = fmin(seconds, best_run(&job));
     }
     const double gflops = 4.0 * (double)s->len * (double)s->len * (double)width / seconds * 1e-9;

@@ -8,18 +8,18 @@
 #define RP_V16_AVX512
 #define RP_GEMM_NAME rp_gemm_f32_12x32__avx512
 #endif
+/* clang-format off: it moves these lists a little further at each run */
 #define RP_GEMM_MR 12
 #define RP_GEMM_ROWS(X, j)                                                                         \
-    X(0, j)                                                                                        \
-    X(1, j) X(2, j) X(3, j) X(4, j) X(5, j) X(6, j) X(7, j) X(8, j) X(9, j) X(10, j) X(11, j)
+    X(0, j) X(1, j) X(2, j) X(3, j) X(4, j) X(5, j) X(6, j) X(7, j) X(8, j) X(9, j) X(10, j)       \
+    X(11, j)
 #define RP_GEMM_TRIPLES(X) X(0) X(1) X(2) X(3)
 #define RP_GEMM_WIDTH(h)   ((h) < 4 ? 4 : 2)
 #define RP_GEMM_TILES(X)                                                                           \
-    X(1, 1)                                                                                        \
-    X(1, 4)                                                                                        \
-    X(2, 1)                                                                                        \
-    X(2, 4) X(3, 1) X(3, 4) X(4, 1) X(4, 2) X(5, 1) X(5, 2) X(6, 1) X(6, 2) X(7, 1) X(7, 2)        \
-        X(8, 1) X(8, 2) X(9, 1) X(9, 2) X(10, 1) X(10, 2) X(11, 1) X(11, 2) X(12, 1) X(12, 2)
+    X(1, 1) X(1, 4) X(2, 1) X(2, 4) X(3, 1) X(3, 4) X(4, 1) X(4, 2) X(5, 1) X(5, 2) X(6, 1)        \
+    X(6, 2) X(7, 1) X(7, 2) X(8, 1) X(8, 2) X(9, 1) X(9, 2) X(10, 1) X(10, 2) X(11, 1) X(11, 2)    \
+    X(12, 1) X(12, 2)
+/* clang-format on */
 #define RP_GEMM_LINES 384
 
 #ifdef RP_V16_AVX512

@@ -61,7 +61,7 @@ static rp_status fill_index(struct rp_run *run, size_t i, int32_t *memory, rp_er
     const int32_t *values = memory;
     if (x->kind == RP_INDEX_IDS)
         values = run->batch->ids;
-    else if (x->kind == RP_INDEX_TYPES && run->batch->type_ids)
+    else if (x->kind == RP_INDEX_TYPES && run->batch->type_ids && x->least_entries > 1)
         values = run->batch->type_ids;
     else if (x->kind == RP_INDEX_TYPES)
         for (size_t t = 0; t < n; t++)

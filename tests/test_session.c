@@ -592,6 +592,39 @@ static void positions_skip_pads(void **state)
     }
 }
 
+/* RoBERTa's table of one segment: whatever a tokenizer says, there is only that one. */
+static void a_table_of_one_segment_ignores_segments(void **state)
+{
+    (void)state;
+    static const float row[] = {1.5f};
+    static const int32_t ids[] = {0, 0, 0}, types[] = {0, 1, 7}, cu[] = {0, 3};
+    rp_graph *graph;
+    rp_weights *weights;
+    rp_weight w;
+    rp_session *s;
+    rp_view v;
+    rp_batch b;
+    const rp_weight_part part = {.rows = 1, .dtype = RP_DTYPE_F32, .data = row};
+    assert_int_equal(rp_graph_create(&graph, NULL), RP_OK);
+    assert_int_equal(rp_weights_create(&weights, NULL), RP_OK);
+    assert_int_equal(rp_weights_add(weights, "segments", 1, 1, &part, &w, NULL), RP_OK);
+    const rp_embed_table t = {w, RP_INDEX_TYPES, 0};
+    rp_graph_output(graph, "y", rp_graph_embed(graph, "e", 1, &t), RP_ROWS_TOKENS, 1);
+    assert_int_equal(rp_session_create(graph, weights, NULL, &s, NULL), RP_OK);
+    rp_batch_init(&b);
+    b.n_seqs = 1;
+    b.ids = ids;
+    b.cu = cu;
+    b.type_ids = types;
+    run_ok(s, &b);
+    assert_int_equal(rp_session_output(s, "y", &v, NULL), RP_OK);
+    for (int i = 0; i < 3; i++)
+        assert_true(v.data[i] == 1.5f);
+    rp_session_destroy(s);
+    rp_graph_destroy(graph);
+    rp_weights_destroy(weights);
+}
+
 /* ---- results that are none ----------------------------------------------------------------------
  */
 
@@ -797,6 +830,7 @@ int main(void)
         cmocka_unit_test(wrong_batches_are_named),
         cmocka_unit_test(a_position_past_the_table_is_refused),
         cmocka_unit_test(positions_skip_pads),
+        cmocka_unit_test(a_table_of_one_segment_ignores_segments),
         cmocka_unit_test(a_nan_never_leaves_in_silence),
         cmocka_unit_test(an_observer_is_asked_then_shown),
         cmocka_unit_test(a_digest_is_of_live_rows),

@@ -98,7 +98,8 @@ typedef enum rp_index {
     RP_INDEX_POSITION_NONPAD = 2 /* RoBERTa: parameter = pad id; a token that is not the pad counts
                                     up from pad + 1, a pad token stays at pad */
     ,
-    RP_INDEX_TYPES = 3 /* the token's segment id (0 when the batch has none) */
+    RP_INDEX_TYPES =
+        3 /* the token's segment id; 0 when the batch has none or the table has one row */
 } rp_index;
 
 typedef struct rp_embed_table {

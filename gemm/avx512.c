@@ -8,7 +8,8 @@
 #define RP_V16_AVX512
 #define RP_GEMM_NAME rp_gemm_f32_12x32__avx512
 #endif
-/* clang-format off: it moves these lists a little further at each run */
+/* The formatter moves these lists a little further at each run. */
+/* clang-format off */
 #define RP_GEMM_MR 12
 #define RP_GEMM_ROWS(X, j)                                                                         \
     X(0, j) X(1, j) X(2, j) X(3, j) X(4, j) X(5, j) X(6, j) X(7, j) X(8, j) X(9, j) X(10, j)       \

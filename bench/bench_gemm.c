@@ -1,13 +1,13 @@
 /* FP32 products: bench_gemm [-i LEVEL] [-t THREADS] [-r ROUNDS] [-c MIB] SHAPES...
  *
  * SHAPES are files of lines "M N K" (bench/shapes).  For each shape and the kernel of the level
- * (the best of this machine), on one thread and on THREADS:
+ * (the best of this machine), on one thread and on THREADS, the columns are:
  *
- *     GF/s     with the bias, median of ROUNDS
- *     peak     its share of what multiply-adds in registers reach, median and best; both are
- * measured right after each other in every round, so that a clock that changes hardly shows +gelu
- * the share with bias and GELU GB/s     packed weights read, and as a share of what a loop that
- * only adds them up reaches
+ *   - GF/s: with the bias, median of ROUNDS;
+ *   - peak: its share of what multiply-adds in registers reach, median and best; both are measured
+ *     right after each other in every round, so that a clock that changes hardly shows;
+ *   - +gelu: the share with bias and GELU;
+ *   - GB/s: packed weights read, and as a share of what a loop that only adds them up reaches.
  *
  * -c spreads the runs over copies of the weights of so many MiB in all: more than the last cache
  * holds shows how weights stream from memory.

@@ -539,7 +539,9 @@ static void nothing_is_burnt_when_idle(void **state)
     print_message("idle for 2 s: %.3f ms of processor time\n", cpu * 1e3);
     assert_true(cpu < 0.02);
 
-    /* A request every 100 ms: each may spin for 50 us in each thread, and then has to stop. */
+    /* A request every 100 ms: each wakes every thread, which may spin for 50 us and then has to
+     * stop.  Waking and falling asleep cost 100 to 150 us a thread on a large virtual machine,
+     * spinning on would cost 100 ms. */
     cpu = seconds(CLOCK_PROCESS_CPUTIME_ID);
     for (int i = 0; i < 20; i++) {
         run_phases(pool, 0, rp_pool_threads(pool), 1, -1);
@@ -547,7 +549,7 @@ static void nothing_is_burnt_when_idle(void **state)
     }
     cpu = seconds(CLOCK_PROCESS_CPUTIME_ID) - cpu;
     print_message("a region every 100 ms for 2 s: %.3f ms of processor time\n", cpu * 1e3);
-    assert_true(cpu < 0.02);
+    assert_true(cpu < 0.01 * rp_pool_threads(pool));
     rp_pool_destroy(pool);
 }
 

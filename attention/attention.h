@@ -54,7 +54,7 @@ struct rp_attention_kernel {
      * q1 <= len.  Any split of the rows gives the same bits.  Reads the head's columns of the
      * sequence's rows and nothing else, writes the head's columns of rows [row0+q0, row0+q1) and
      * nothing else.  scratch: aligned to 64, rp_attention_scratch_bytes() for a max_len >= len;
-     * what it holds does not matter.  Does not allocate; needs 1 KiB of stack. */
+     * what it holds does not matter.  Does not allocate; needs less than 8 KiB of stack. */
     void (*run)(const struct rp_attention_args *args, size_t row0, size_t len, size_t head,
                 size_t q0, size_t q1, void *scratch);
 };

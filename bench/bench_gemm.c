@@ -7,7 +7,7 @@
  *   - peak: its share of what multiply-adds in registers reach, median and best; both are measured
  *     right after each other in every round, so that a clock that changes hardly shows;
  *   - +gelu: the share with bias and GELU;
- *   - GB/s: packed weights read, and as a share of what a loop that only adds them up reaches.
+ *   - GB/s: packed weights read, and as a share of what a loop that only reads them reaches.
  *
  * -c spreads the runs over copies of the weights of so many MiB in all: more than the last cache
  * holds shows how weights stream from memory.
@@ -67,20 +67,27 @@ static void multiply(const struct shape *s, const struct rp_worker *w, size_t re
     s->kernel->run(&args, 0, s->m, s->panels * index / n, s->panels * (index + 1) / n);
 }
 
-/* The sum of this worker's share of the weights, eight vectors at a time. */
+/* The bitwise sum of this worker's share of the weights, eight chains at a time. */
 static float add_up(const struct shape *s, const struct rp_worker *w, size_t rep)
 {
-    typedef float vector __attribute__((vector_size(32), aligned(32)));
+    typedef uint32_t vector __attribute__((vector_size(16), may_alias));
     const size_t panel = s->k * RP_GEMM_NR, index = (size_t)w->index, n = (size_t)w->n;
     const float *from = s->packed + rep % s->n_copies * s->copy_floats;
     const vector *p = (const vector *)(const void *)(from + s->panels * index / n * panel);
     const vector *end = (const vector *)(const void *)(from + s->panels * (index + 1) / n * panel);
-    vector sum[4] = {{0}};
-    for (; p + 4 <= end; p += 4) {
-        for (int i = 0; i < 4; i++)
-            sum[i] += p[i];
+    vector a = {0}, b = a, c = a, d = a, e = a, f = a, g = a, h = a;
+    for (; p + 8 <= end; p += 8) {
+        a ^= p[0];
+        b ^= p[1];
+        c ^= p[2];
+        d ^= p[3];
+        e ^= p[4];
+        f ^= p[5];
+        g ^= p[6];
+        h ^= p[7];
     }
-    return sum[0][0] + sum[1][1] + sum[2][2] + sum[3][3];
+    a ^= b ^ c ^ d ^ e ^ f ^ g ^ h;
+    return (float)(a[0] ^ a[1] ^ a[2] ^ a[3]);
 }
 
 enum phase { PHASE_PEAK, PHASE_PLAIN, PHASE_GELU, PHASE_READ, N_PHASES };

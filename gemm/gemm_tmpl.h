@@ -27,6 +27,7 @@
 #include "gemm/block.h"
 #include "gemm/gemm.h"
 #include "gemm/kernels.h"
+#include "pool/memory.h"
 #include "pool/v16.h"
 #include "pool/vmath.h"
 
@@ -61,6 +62,7 @@ struct tile {
     size_t ld_init, ld_out;
     uintptr_t next; /* memory to fetch meanwhile, next_step bytes further every UNROLL lines */
     size_t next_step;
+    bool dense; /* that is more than a cache line */
 };
 
 /* h x w*16 chains over the k lines from b on, starting from what init holds (NULL: zero), bias
@@ -158,6 +160,22 @@ typedef void tile_fn(const struct tile *t, const float *a, const float *b, const
         LINE_ALL()                                                                                 \
     }
 
+/* Four lines, and the fetching of others into L2 meanwhile: one cache line, or, where few tiles
+ * share the work, up to as many as are used up. */
+#define FETCH(n)  __builtin_prefetch((const void *)(next + (n)*RP_CACHE_LINE), 0, 2);
+#define FETCH_ALL FETCH(0) FETCH(1) FETCH(2) FETCH(3)
+#define FETCH_ONE FETCH(0)
+#define UNROLLED(fetch)                                                                            \
+    for (; k >= UNROLL; k -= UNROLL) {                                                             \
+        fetch next += next_step;                                                                   \
+        LINE(0)                                                                                    \
+        LINE(1)                                                                                    \
+        LINE(2)                                                                                    \
+        LINE(3)                                                                                    \
+        EACH_TRIPLE(TRIPLE_ADVANCE)                                                                \
+        b += UNROLL * NR;                                                                          \
+    }
+
 static inline __attribute__((always_inline)) void run_tile(const unsigned h, const unsigned w,
                                                            const struct tile *t, const float *a,
                                                            const float *b, const float *init,
@@ -177,15 +195,10 @@ static inline __attribute__((always_inline)) void run_tile(const unsigned h, con
     size_t k = t->k;
     uintptr_t next = t->next;
     const size_t next_step = t->next_step;
-    for (; k >= UNROLL; k -= UNROLL) {
-        __builtin_prefetch((const void *)next, 0, 2);
-        next += next_step;
-        LINE(0)
-        LINE(1)
-        LINE(2)
-        LINE(3)
-        EACH_TRIPLE(TRIPLE_ADVANCE)
-        b += UNROLL * NR;
+    if (t->dense) {
+        UNROLLED(FETCH_ALL)
+    } else {
+        UNROLLED(FETCH_ONE)
     }
     for (; k > 0; k--) {
         LINE(0)
@@ -325,12 +338,14 @@ struct group {
 };
 
 /* Has the tiles fetch the panels that come next, each tile its share: what a panel's way from L3 or
- * memory would cost the first tile then hides behind all of them.  A single tile leaves it to the
- * hardware, which sees one stream anyway, and fetches what it has. */
+ * memory would cost the first tile then hides behind all of them.  A single tile has nothing to
+ * hide it behind and leaves it to the hardware, which sees one stream: it fetches what it has
+ * already. */
 static void aim_ahead(struct tile *t, size_t n_tiles, const float *here, const float *next)
 {
     t->next = (uintptr_t)(n_tiles > 1 ? next : here);
     t->next_step = n_tiles > 1 ? (UNROLL * NR * sizeof(float) + n_tiles - 1) / n_tiles : 0;
+    t->dense = t->next_step > RP_CACHE_LINE;
 }
 
 /* The lines of C that a tile is about to be stored to: a few to a page, so that no hardware stream

@@ -22,5 +22,6 @@ list(APPEND RP_TESTS_ONCE
     test_graph
     test_layout
     test_pool
+    test_profile
     test_safetensors
     test_tokenizer)

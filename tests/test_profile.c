@@ -24,7 +24,7 @@ static int make(void **state)
     toy_options_init(&o);
     o.heads = 4;
     o.head_dim = 32;
-    o.intermediate = 512;
+    o.intermediate = 256;
     toy_make(&toy, &o);
     toy_batch_make(&batch, lengths, N, toy.vocabulary, 5);
     return 0;
@@ -82,11 +82,11 @@ static void times_add_up(void **state)
         rp_session *s = session_on(pool);
         assert_int_equal(rp_session_run(s, &batch.batch, NULL), RP_OK);
         assert_int_equal(rp_session_profile_start(s, 0, NULL), RP_OK);
-        for (int i = 0; i < 20; i++)
+        for (int i = 0; i < 5; i++)
             assert_int_equal(rp_session_run(s, &batch.batch, NULL), RP_OK);
         const rp_profile p = read_profile(s);
         const uint64_t seen = sum_of_steps(&p) + p.wait_ns;
-        assert_int_equal(p.runs, 20);
+        assert_int_equal(p.runs, 5);
         assert_int_equal(p.n_workers, threads);
         assert_true(seen <= p.wall_ns * (uint64_t)threads);
         /* One worker has nobody to be woken, so nothing but the steps remains. */
@@ -142,7 +142,7 @@ static void events_nest(void **state)
     rp_pool *pool = pool_of(2);
     rp_session *s = session_on(pool);
     assert_int_equal(rp_session_profile_start(s, 100, NULL), RP_OK);
-    for (int i = 0; i < 20; i++)
+    for (int i = 0; i < 3; i++)
         assert_int_equal(rp_session_run(s, &batch.batch, NULL), RP_OK);
     const rp_profile p = read_profile(s);
     uint64_t last[2] = {0, 0};

@@ -104,7 +104,7 @@ static const size_t mixed[] = {17, 1, 3, 128, 2, 64, 5, 33, 200, 16};
  */
 
 /* The bits of the toy, on every machine: scalar, AVX2, AVX-512, NEON, any compiler. */
-#define TOY_GOLDEN 0xb0a8f61dd4301331u
+#define TOY_GOLDEN 0xb683f56e137d59e6u
 
 static void same_bits_for_every_thread_count(void **state)
 {

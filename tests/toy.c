@@ -67,8 +67,10 @@ static rp_value norm(struct toy *t, const char *name, rp_value x, size_t width, 
     char w[80], b[80];
     snprintf(w, sizeof w, "%s.w", name);
     snprintf(b, sizeof b, "%s.b", name);
-    return rp_graph_layer_norm(t->graph, name, x, weight(t, w, 1, width, 0.2f, 1),
-                               bias ? weight(t, b, 1, width, 0.1f, 0) : -1, 1e-5f);
+    /* One after the other: the order in which arguments are evaluated is the compiler's. */
+    const rp_weight scale = weight(t, w, 1, width, 0.2f, 1);
+    const rp_weight shift = bias ? weight(t, b, 1, width, 0.1f, 0) : -1;
+    return rp_graph_layer_norm(t->graph, name, x, scale, shift, 1e-5f);
 }
 
 static rp_value linear(struct toy *t, const char *name, rp_value x, size_t n, size_t k,
@@ -78,8 +80,8 @@ static rp_value linear(struct toy *t, const char *name, rp_value x, size_t n, si
     snprintf(w, sizeof w, "%s.w", name);
     snprintf(b, sizeof b, "%s.b", name);
     const rp_weight weights = weight(t, w, n, k, 0.3f, 0);
-    return rp_graph_gemm(t->graph, name, x, weights, bias ? weight(t, b, 1, n, 0.1f, 0) : -1, act,
-                         residual);
+    const rp_weight shift = bias ? weight(t, b, 1, n, 0.1f, 0) : -1;
+    return rp_graph_gemm(t->graph, name, x, weights, shift, act, residual);
 }
 
 static rp_value layer(struct toy *t, const struct toy_options *o, rp_value x, size_t l,
@@ -112,10 +114,11 @@ void toy_make(struct toy *t, const struct toy_options *o)
     t->vocabulary = o->vocabulary;
     assert_int_equal(rp_graph_create(&t->graph, NULL), RP_OK);
     assert_int_equal(rp_weights_create(&t->weights, NULL), RP_OK);
+    const rp_weight word = weight(t, "word", o->vocabulary, t->width, 1, 0);
+    const rp_weight position = weight(t, "position", o->positions, t->width, 0.5f, 0);
+    const rp_weight segment = weight(t, "segment", 2, t->width, 0.5f, 0);
     const rp_embed_table tables[] = {
-        {weight(t, "word", o->vocabulary, t->width, 1, 0), RP_INDEX_IDS, 0},
-        {weight(t, "position", o->positions, t->width, 0.5f, 0), RP_INDEX_POSITION, 0},
-        {weight(t, "segment", 2, t->width, 0.5f, 0), RP_INDEX_TYPES, 0}};
+        {word, RP_INDEX_IDS, 0}, {position, RP_INDEX_POSITION, 0}, {segment, RP_INDEX_TYPES, 0}};
     const rp_weight rel =
         o->rel_buckets ? weight(t, "rel", o->rel_buckets, o->heads, 1, 0) : (rp_weight)-1;
     rp_value x = rp_graph_embed(t->graph, "embeddings.sum", 3, tables);

@@ -21,7 +21,7 @@ cat include/rankplan/*.h | sed 's|/\*.*\*/||' | awk '/\/\*/ { skip = 1 } !skip {
 case $library in
 *.a)
     "$nm" -A -g --defined-only "$library" 2>/dev/null |
-        sed -nE 's/^[^:]*:[^:]*\.c\.o:[0-9a-f]+ [A-Z] (.*)$/\1/p' | sort -u > "$work/global"
+        sed -nE 's/^[^:]*:[^:]*\.c\.o: *[0-9a-f]+ [A-Z] (.*)$/\1/p' | sort -u > "$work/global"
     "$readelf" -sW "$library" 2>/dev/null |
         awk '/^File:/ { ours = /\.c\.o\)/ } ours && $5 == "GLOBAL" && $6 == "DEFAULT" && $7 != "UND" { print $8 }' |
         sort -u > "$work/visible"

@@ -96,9 +96,11 @@ done
 expect 1 "$rankplan" check "$oracles/bert" --tol 1e-9
 says out "FAILS"
 expect 0 "$rankplan" check "$example"
-expect 0 "$rankplan" check "$example" --cases "$example/ranking.safetensors"
-says out "rankings   200, in the reference's order 200"
-says out "rankplan   recall@1 0.815 MRR 0.8979"
+if [ -z "${RANKPLAN_TEST_EMULATED-}" ]; then # 149,000 tokens: minutes under an emulator
+    expect 0 "$rankplan" check "$example" --cases "$example/ranking.safetensors"
+    says out "rankings   200, in the reference's order 200"
+    says out "rankplan   recall@1 0.815 MRR 0.8979"
+fi
 expect 3 "$rankplan" check "$example" --cases "$example/config.json"
 
 # ---- digest: the same bits ---------------------------------------------------------------------------

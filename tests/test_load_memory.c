@@ -34,6 +34,7 @@
  * since a compiler knows of malloc that it changes no variable. */
 static volatile long countdown, failed, live;
 
+#if HAVE_HOOK
 static bool fails(void)
 {
     if (countdown == 0 || --countdown > 0)
@@ -43,7 +44,6 @@ static bool fails(void)
     return true;
 }
 
-#if HAVE_HOOK
 /* glibc's own names behind the public ones. */
 void *__libc_malloc(size_t);
 void *__libc_calloc(size_t, size_t);

@@ -1,12 +1,11 @@
 /* The table of kernels, and packing. */
 #include "gemm/gemm.h"
-#include "gemm/block.h"
 #include "gemm/kernels.h"
 #include "pool/memory.h"
 
 #include <rankplan/machine.h>
 
-#define RP_GEMM_KERNEL(isa, name, mr, nr) {#name, isa, mr, nr, name##_run, name##_bare},
+#define RP_GEMM_KERNEL(isa, name, mr, nr) {#name, isa, mr, nr, name##_run},
 static const struct rp_gemm_kernel kernels[] = {
 #include "gemm/kernels.inc"
 };
@@ -50,9 +49,4 @@ void rp_gemm_pack_panel(float *panel, const float *w, size_t ldw, size_t n_rows,
                 panel[i * RP_GEMM_NR + r] = r < n_rows ? w[r * ldw + i] : 0.0f;
         }
     }
-}
-
-size_t rp_gemm_row_block(const struct rp_gemm_kernel *kernel, size_t k)
-{
-    return rp_gemm_block_rows(kernel->mr, k);
 }

@@ -42,19 +42,12 @@ struct rp_gemm_args {
 typedef void rp_gemm_run_fn(const struct rp_gemm_args *args, size_t m0, size_t m1, size_t p0,
                             size_t p1);
 
-/* The bare product of one tile row block, for attention: c[i][j] = chain over k of a[i][k] b[k][j],
- * for i < m, j < 16*n_panels (panel p of b at b + p*panel_stride).  Stores whole panels; c is not
- * read before it is written, and must not overlap a or b. */
-typedef void rp_gemm_bare_fn(size_t m, size_t n_panels, size_t k, const float *a, size_t lda,
-                             const float *b, size_t panel_stride, float *c, size_t ldc);
-
 /* The kernels of one ISA. */
 struct rp_gemm_kernel {
     const char *name; /* e.g. rp_gemm_f32_6x16__avx2 */
     uint32_t isa;     /* every bit needed to run it */
     uint8_t mr, nr;   /* register tile */
     rp_gemm_run_fn *run;
-    rp_gemm_bare_fn *bare;
 };
 
 /* The table, slowest first, and its length. */
@@ -69,8 +62,5 @@ _Bool rp_gemm_packed_floats(size_t n, size_t k, size_t *out);
 /* Packs rows [0, n_rows) (1..16) of w[., k], leading dimension ldw, into one panel of k*16 floats.
  */
 void rp_gemm_pack_panel(float *panel, const float *w, size_t ldw, size_t n_rows, size_t k);
-
-/* Rows per m-tile task at which weights are used well again and again: a multiple of mr. */
-size_t rp_gemm_row_block(const struct rp_gemm_kernel *kernel, size_t k);
 
 #endif

@@ -2,7 +2,7 @@
  *
  * A file that includes this has chosen its v16 (RP_V16_...) and says
  *
- *     RP_GEMM_NAME          the kernel's name; its entries are NAME_run and NAME_bare
+ *     RP_GEMM_NAME          the kernel's name; its entry is NAME_run
  *     RP_GEMM_MR            rows of the register tile, a multiple of 3
  *     RP_GEMM_ROWS(X, j)    X(0, j) X(1, j) ... X(MR - 1, j)
  *     RP_GEMM_TRIPLES(X)    X(0) X(1) ... X(MR / 3 - 1)
@@ -37,7 +37,6 @@
 #define PASTE_(a, b) a##b
 #define PASTE(a, b)  PASTE_(a, b)
 #define RUN          PASTE(RP_GEMM_NAME, _run)
-#define BARE         PASTE(RP_GEMM_NAME, _bare)
 #define NR           RP_GEMM_NR
 #define UNROLL       4
 #define WIDTH_MAX    4
@@ -427,39 +426,5 @@ void RUN(const struct rp_gemm_args *args, size_t m0, size_t m1, size_t p0, size_
         const size_t n = rp_gemm_part(&blocks, part);
         run_block(args, m0, n, p0, p1);
         m0 += n;
-    }
-}
-
-/* All in C itself, which is whole panels wide: there is nothing that could be read too early. */
-void BARE(size_t m, size_t n_panels, size_t k, const float *a, size_t lda, const float *b,
-          size_t panel_stride, float *c, size_t ldc)
-{
-    const struct rp_gemm_split rows = rp_gemm_split(m, RP_GEMM_MR);
-    if (rows.n_parts == 0)
-        return;
-    const size_t width = RP_GEMM_WIDTH(rows.base);
-    const struct rp_gemm_split ks = split_k(&rows, k, width);
-    for (size_t p = 0; p < n_panels; p += width) {
-        const size_t here = n_panels - p < width ? n_panels - p : width;
-        for (size_t part = 0, k0 = 0; part < ks.n_parts || part == 0; part++) {
-            const float *from = a + k0;
-            const float *lines = b + p * panel_stride + k0 * NR;
-            const struct tile t = {
-                .lda = lda,
-                .b_stride = panel_stride,
-                .k = rp_gemm_part(&ks, part),
-                .ld_init = ldc,
-                .ld_out = ldc,
-                .next = (uintptr_t)lines,
-            };
-            float *to = c + p * NR;
-            for (size_t r = 0; r < rows.n_parts; r++) {
-                const size_t h = rp_gemm_part(&rows, r);
-                run_tiles(&t, h, here, from, lines, k0 ? to : NULL, NULL, to);
-                from += h * lda;
-                to += h * ldc;
-            }
-            k0 += t.k;
-        }
     }
 }

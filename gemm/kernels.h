@@ -4,9 +4,7 @@
 
 #include "gemm/gemm.h"
 
-#define RP_GEMM_KERNEL(isa, name, mr, nr)                                                          \
-    rp_gemm_run_fn name##_run;                                                                     \
-    rp_gemm_bare_fn name##_bare;
+#define RP_GEMM_KERNEL(isa, name, mr, nr) rp_gemm_run_fn name##_run;
 #include "gemm/kernels.inc"
 #undef RP_GEMM_KERNEL
 

@@ -17,7 +17,6 @@
 #include "gemm/gemm.h"
 
 rp_gemm_run_fn test_gemm_f32_12x32__plain_run;
-rp_gemm_bare_fn test_gemm_f32_12x32__plain_bare;
 
 #define RP_V16_SCALAR
 #define RP_GEMM_NAME test_gemm_f32_12x32__plain
@@ -373,7 +372,7 @@ static void test_splits(const struct rp_gemm_kernel *kernel)
 static void test_row_blocks(const struct rp_gemm_kernel *kernel)
 {
     solve(kernel, RP_GEMM_ROWS_MAX + 9, 40, 50, RP_ACT_NONE, WITH_BIAS, random_float);
-    solve(kernel, rp_gemm_row_block(kernel, 2000) + 5, 33, 2000, RP_ACT_TANH, WITH_RESIDUAL,
+    solve(kernel, rp_gemm_block_rows(kernel->mr, 2000) + 5, 33, 2000, RP_ACT_TANH, WITH_RESIDUAL,
           random_float);
 }
 
@@ -449,40 +448,6 @@ static void test_fences(const struct rp_gemm_kernel *kernel)
         run_fenced(kernel, &p, i % 2);
         free_problem(&p);
     }
-}
-
-/* The bare product: panels apart, rows of C apart, C full of NaNs, everything before a fence. */
-static void check_bare(const struct rp_gemm_kernel *kernel, size_t m, size_t n_panels, size_t k)
-{
-    const size_t n = n_panels * 16, stride = k * 16 + 16 * random_below(3);
-    struct problem p = make_problem(m, n, k, RP_ACT_NONE, 0, random_float);
-    const size_t sizes[] = {(m - 1) * p.lda + k, (n_panels - 1) * stride + k * 16,
-                            (m - 1) * p.ldc + n};
-    struct fenced f[3];
-    for (size_t i = 0; i < 3; i++)
-        f[i] = make_fenced(sizes[i] * sizeof(float));
-    float *b = place(&f[1], NULL, 0, true) - sizes[1];
-    for (size_t q = 0; q < n_panels; q++)
-        memcpy(b + q * stride, p.packed + q * k * 16, k * 16 * sizeof(float));
-    float *c = place(&f[2], p.c + p.ldc, sizes[2], true);
-    kernel->bare(m, n_panels, k, place(&f[0], p.a, sizes[0], true), p.lda, b, stride, c, p.ldc);
-    memcpy(p.c + p.ldc, c, sizes[2] * sizeof(float));
-    check_rows(&p, m, kernel->name);
-    free_problem(&p);
-    for (size_t i = 0; i < 3; i++)
-        assert_int_equal(munmap(f[i].base, f[i].bytes + 2 * f[i].page), 0);
-}
-
-static void test_bare(const struct rp_gemm_kernel *kernel)
-{
-    static const size_t ks[] = {0, 1, 31, 32, 64, 130, 500, 901};
-    for (size_t m = 1; m <= 2u * kernel->mr + 1; m++) {
-        for (size_t n_panels = 1; n_panels <= 9; n_panels += 1 + m % 3)
-            check_bare(kernel, m, n_panels, ks[random_below(COUNT(ks))]);
-    }
-    for (size_t ik = 0; ik < COUNT(ks); ik++)
-        check_bare(kernel, kernel->mr, 4, ks[ik]);
-    kernel->bare(0, 3, 4, NULL, 4, NULL, 64, NULL, 48);
 }
 
 /* The same bits on every machine: XXH3 of C.  Made by the scalar kernel. */
@@ -575,7 +540,7 @@ static void test_row_block_size(void **state)
     static const size_t ks[] = {0, 1, 384, 768, 1536, 3072, 1000000, SIZE_MAX};
     for (size_t i = 0; i < n; i++) {
         for (size_t k = 0; k < COUNT(ks); k++) {
-            const size_t rows = rp_gemm_row_block(&kernels[i], ks[k]);
+            const size_t rows = rp_gemm_block_rows(kernels[i].mr, ks[k]);
             assert_true(rows > 0 && rows <= RP_GEMM_ROWS_MAX);
             assert_int_equal(rows % kernels[i].mr, 0);
         }
@@ -634,16 +599,15 @@ int main(void)
     static const struct check checks[] = {
         CHECK(shapes),         CHECK(stale_output),  CHECK(activations), CHECK(residual_in_place),
         CHECK(hostile_values), CHECK(negative_zero), CHECK(splits),      CHECK(row_blocks),
-        CHECK(random_shapes),  CHECK(fences),        CHECK(bare),        CHECK(golden),
+        CHECK(random_shapes),  CHECK(fences),        CHECK(golden),
     };
     static const struct CMUnitTest others[] = {
         cmocka_unit_test(test_packing),   cmocka_unit_test(test_packed_floats),
         cmocka_unit_test(test_selection), cmocka_unit_test(test_row_block_size),
         cmocka_unit_test(test_row_split),
     };
-    static const struct rp_gemm_kernel plain = {
-        "gemm_f32_12x32__plain",        RP_ISA_SCALAR, 12, 32, test_gemm_f32_12x32__plain_run,
-        test_gemm_f32_12x32__plain_bare};
+    static const struct rp_gemm_kernel plain = {"gemm_f32_12x32__plain", RP_ISA_SCALAR, 12, 32,
+                                                test_gemm_f32_12x32__plain_run};
     enum { KERNELS_MAX = 8, TESTS_MAX = KERNELS_MAX * COUNT(checks) + COUNT(others) };
     static struct kernel_test tests[TESTS_MAX];
     static struct CMUnitTest group[TESTS_MAX];

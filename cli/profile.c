@@ -18,7 +18,8 @@ struct report {
     struct line *lines;
     size_t n;
     rp_profile profile;
-    double peak; /* GFLOP/s of all threads */
+    double peak;   /* GFLOP/s of all threads */
+    double memory; /* GB/s that all threads read from memory */
 };
 
 static int by_time(const void *a, const void *b)
@@ -61,15 +62,16 @@ static double ratio(uint64_t a, uint64_t b)
 }
 
 /* The numbers of a line, in the order of the columns. */
-#define COLUMNS 8
-static const char *const column_names[COLUMNS] = {"us_per_run",    "share",        "calls_per_run",
-                                                  "gflops",        "peak_share",   "gbytes_per_s",
-                                                  "flops_per_run", "bytes_per_run"};
+#define COLUMNS 9
+static const char *const column_names[COLUMNS] = {"us_per_run",    "share",         "calls_per_run",
+                                                  "gflops",        "peak_share",    "gbytes_per_s",
+                                                  "flops_per_run", "bytes_per_run", "memory_share"};
 
 static void numbers_of(const struct report *r, const rp_profile_step *s, double *out)
 {
     const uint64_t all = r->profile.wall_ns * r->profile.n_workers;
     const double peak = r->peak / (double)r->profile.n_workers;
+    const double memory = r->memory / (double)r->profile.n_workers;
     out[0] = ratio(s->ns, r->profile.runs) / 1e3;
     out[1] = ratio(s->ns, all);
     out[2] = ratio(s->calls, r->profile.runs);
@@ -78,17 +80,19 @@ static void numbers_of(const struct report *r, const rp_profile_step *s, double 
     out[5] = ratio(s->bytes, s->ns);
     out[6] = ratio(s->flops, r->profile.runs);
     out[7] = ratio(s->bytes, r->profile.runs);
+    out[8] = memory > 0 ? ratio(s->bytes, s->ns) / memory : 0;
 }
 
 static void print_table(const struct report *r, const struct line *lines, size_t n)
 {
-    printf("%-28s %-12s %10s %7s %9s %6s %7s  %s\n", "step", "kind", "us/run", "share", "GFLOP/s",
-           "peak", "GB/s", "kernel");
+    printf("%-28s %-12s %10s %7s %9s %6s %7s %6s  %s\n", "step", "kind", "us/run", "share",
+           "GFLOP/s", "peak", "GB/s", "memory", "kernel");
     for (size_t i = 0; i < n; i++) {
         double x[COLUMNS];
         numbers_of(r, &lines[i].sum, x);
-        printf("%-28s %-12s %10.1f %6.1f%% %9.1f %5.0f%% %7.1f  %s\n", lines[i].name, lines[i].kind,
-               x[0], 100 * x[1], x[3], 100 * x[4], x[5], lines[i].kernel);
+        printf("%-28s %-12s %10.1f %6.1f%% %9.1f %5.0f%% %7.1f %5.0f%%  %s\n", lines[i].name,
+               lines[i].kind, x[0], 100 * x[1], x[3], 100 * x[4], x[5], 100 * x[8],
+               lines[i].kernel);
     }
 }
 
@@ -115,6 +119,8 @@ static void print_json(const struct report *r, size_t n_kinds)
     cli_put_double(stdout, ratio(r->profile.wait_ns, r->profile.wall_ns * r->profile.n_workers), 6);
     fputs(",\"peak_gflops\":", stdout);
     cli_put_double(stdout, r->peak, 6);
+    fputs(",\"memory_gbytes_per_s\":", stdout);
+    cli_put_double(stdout, r->memory, 6);
     const size_t starts[] = {0, r->n}, counts[] = {r->n, n_kinds};
     const char *const keys[] = {"steps", "kinds"};
     for (int part = 0; part < 2; part++) {
@@ -242,11 +248,13 @@ static int report(struct cli *cli, struct report *r, const rp_plan *plan)
         putchar('\n');
         print_table(r, r->lines + r->n, n_kinds);
         printf("\n%llu runs of %.1f us on %zu threads; %.1f%% of the threads' time waiting for "
-               "each other; "
-               "peak %.1f GFLOP/s\n",
+               "each other\n"
+               "peak: %.1f GFLOP/s; memory: %.1f GB/s (a step whose rows and weights come from "
+               "caches passes it)\n",
                (unsigned long long)r->profile.runs,
                ratio(r->profile.wall_ns, r->profile.runs) / 1e3, r->profile.n_workers,
-               100 * ratio(r->profile.wait_ns, r->profile.wall_ns * r->profile.n_workers), r->peak);
+               100 * ratio(r->profile.wait_ns, r->profile.wall_ns * r->profile.n_workers), r->peak,
+               r->memory);
     }
     return code;
 }
@@ -267,6 +275,7 @@ static rp_status profile_batch(struct cli *cli, const struct cli_model *model,
         status = make_lines(cli, &r, plan);
     if (status == RP_OK) {
         r.peak = rp_machine_peak_gflops(cli->isa, rp_pool_threads(cli->pool));
+        r.memory = rp_machine_peak_gbytes(rp_pool_threads(cli->pool));
         *code = report(cli, &r, plan);
     }
     free(r.lines);

@@ -824,6 +824,17 @@ static int count_at_start(void **state)
     return 0;
 }
 
+/* Bounds that any machine keeps, and none of which a wrong unit or an empty loop would. */
+static void ceilings_are_measured(void **state)
+{
+    (void)state;
+    const double flops = rp_machine_peak_gflops(RP_ISA_SCALAR, 1);
+    assert_true(flops > 0.02 && flops < 500);
+    const double bytes = rp_machine_peak_gbytes(1);
+    assert_true(bytes > 0.05 && bytes < 500);
+    assert_true(rp_machine_peak_gbytes(-1) == 0 && rp_machine_peak_gflops(RP_ISA_SCALAR, -1) == 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -848,6 +859,7 @@ int main(void)
         cmocka_unit_test(regions_do_not_allocate),
         cmocka_unit_test(aligned_memory),
         cmocka_unit_test(sizes_do_not_wrap),
+        cmocka_unit_test(ceilings_are_measured),
     };
     return cmocka_run_group_tests_name("pool", tests, count_at_start, NULL);
 }

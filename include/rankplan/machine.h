@@ -85,6 +85,12 @@ RP_API int rp_pool_threads(const rp_pool *pool);
  * tenth of a second, and reads low on a busy machine.  0 when the threads could not be started. */
 RP_API double rp_machine_peak_gflops(uint32_t isa, int n_threads);
 
+/* What n_threads threads at once read from memory at best, in GB/s (1e9 bytes): sums over 256 MiB,
+ * which are allocated for the call.  Takes about a tenth of a second, and reads low on a busy
+ * machine; where a last-level cache holds much of that, it reads high.  0 when memory or threads
+ * were not to be had. */
+RP_API double rp_machine_peak_gbytes(int n_threads);
+
 #ifdef __cplusplus
 }
 #endif

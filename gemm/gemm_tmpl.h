@@ -260,25 +260,11 @@ struct strip {
     size_t n_rows, n_cols;
 };
 
-static inline __attribute__((always_inline)) v16 activate(const rp_activation activation, v16 x)
-{
-    switch (activation) {
-    case RP_ACT_NONE: break;
-    case RP_ACT_GELU: return v_gelu(x);
-    case RP_ACT_GELU_TANH: return v_gelu_tanh(x);
-    case RP_ACT_RELU: return v_max(v_zero(), x); /* in this order a NaN stays one */
-    case RP_ACT_SILU: return v_silu(x);
-    case RP_ACT_TANH: return v_tanh(x);
-    case RP_ACT_SIGMOID: return v_sigmoid(x);
-    }
-    return x;
-}
-
 static inline __attribute__((always_inline)) void finish_strip(const struct strip *s,
                                                                const rp_activation activation)
 {
     for (size_t i = 0; i < s->n_rows; i++) {
-        v16 x = activate(activation, v_load(s->from + i * s->ld_from));
+        v16 x = v_activate(activation, v_load(s->from + i * s->ld_from));
         if (s->n_cols == NR) {
             if (s->residual)
                 x = v_add(x, v_load(s->residual + i * s->ld_residual));

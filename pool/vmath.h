@@ -23,6 +23,8 @@
 
 #include "pool/v16.h"
 
+#include <rankplan/graph.h>
+
 /* e^r for |r| <= ln 2 / 2, relative error 3e-9 before rounding. */
 RP_V16_FN v16 v_exp_poly(v16 r)
 {
@@ -187,6 +189,21 @@ RP_V16_FN v16 v_gelu_tanh(v16 x)
     v16 a = v_min(v_set1(16.0f), v_abs(x));
     v16 c = v_fma(v_mul(a, a), v_set1(0x1.2444f2p-4f), v_set1(0x1.988454p+0f));
     return v_gate(x, a, v_mul(a, c));
+}
+
+/* The activation; a constant one costs no choice. */
+RP_V16_FN v16 v_activate(rp_activation activation, v16 x)
+{
+    switch (activation) {
+    case RP_ACT_NONE: break;
+    case RP_ACT_GELU: return v_gelu(x);
+    case RP_ACT_GELU_TANH: return v_gelu_tanh(x);
+    case RP_ACT_RELU: return v_relu(x);
+    case RP_ACT_SILU: return v_silu(x);
+    case RP_ACT_TANH: return v_tanh(x);
+    case RP_ACT_SIGMOID: return v_sigmoid(x);
+    }
+    return x;
 }
 
 #endif

@@ -1,0 +1,45 @@
+/* Plain C: what every other kernel is held to. */
+#define RP_V16_SCALAR
+#include "pool/v16.h"
+#include "pool/vmath.h"
+#include "qgemm/kernels.h"
+
+#include <string.h>
+
+static int32_t dot(const uint8_t *q, const int8_t *panel, size_t column, size_t k)
+{
+    int32_t sum = 0;
+    for (size_t i = 0; i < rp_qgemm_padded(k); i++)
+        sum += (int32_t)q[i] * panel[i / 4 * 64 + column * 4 + i % 4];
+    return sum;
+}
+
+static void run_panel(const struct rp_qgemm_args *g, size_t m, size_t p)
+{
+    const uint8_t *q = g->q + m * rp_qgemm_row_bytes(g->k);
+    const int8_t *panel = (const int8_t *)g->packed + p * rp_qgemm_panel_bytes(g->k);
+    struct rp_qgemm_row_tail row;
+    struct rp_qgemm_panel_tail tail;
+    memcpy(&row, q + rp_qgemm_padded(g->k), sizeof row);
+    memcpy(&tail, panel + rp_qgemm_padded(g->k) * RP_QGEMM_NR, sizeof tail);
+    const size_t left = g->n - p * RP_QGEMM_NR, n = left < RP_QGEMM_NR ? left : RP_QGEMM_NR;
+    float out[RP_QGEMM_NR] = {0};
+    for (size_t j = 0; j < n; j++) {
+        const int32_t acc = dot(q, panel, j, g->k) - row.zero * tail.colsum[j];
+        const float scale = row.scale * tail.scale[j];
+        out[j] =
+            g->bias ? fmaf((float)acc, scale, g->bias[p * RP_QGEMM_NR + j]) : (float)acc * scale;
+    }
+    v16 x = v_activate(g->activation, v_load(out));
+    if (g->residual)
+        x = v_add(x, v_load_n(g->residual + m * g->ld_residual + p * RP_QGEMM_NR, n));
+    v_store_n(g->c + m * g->ldc + p * RP_QGEMM_NR, x, n);
+}
+
+void rp_qgemm_u8_4x16__scalar_run(const struct rp_qgemm_args *args, size_t m0, size_t m1, size_t p0,
+                                  size_t p1)
+{
+    for (size_t m = m0; m < m1; m++)
+        for (size_t p = p0; p < p1; p++)
+            run_panel(args, m, p);
+}

@@ -51,6 +51,18 @@ struct rp_ops {
     /* True when any of n floats is a NaN or an infinity; *where is the first. */
     _Bool (*nonfinite)(const float *x, size_t n, size_t *where);
 
+    /* Rows for an INT8 product (qgemm/qgemm.h), rp_qgemm_row_bytes(width) apart.  With y = x *
+     * factor (y = x when factors is NULL), lo = min(0, y), hi = max(0, y) of the row:
+     *
+     *     scale = max(hi/255 - lo/255, 2^-126)
+     *     zero  = min(rint(-lo * (1/scale)), 255)
+     *     q     = rint(min(max(fma(y, 1/scale, zero), 0), 255))
+     *
+     * rint to even.  A row of zeros is all 0 with zero point 0.  A row with a NaN or an infinity
+     * gets a scale of NaN.  Bytes past the width are the zero point's. */
+    void (*quantize)(const float *x, size_t ldx, const float *factors, size_t width, uint8_t *q,
+                     size_t rows);
+
     /* f16/bf16/f32 to f32, exact; for weights while they are packed. */
     void (*widen)(rp_dtype dtype, const void *x, float *y, size_t n);
 };

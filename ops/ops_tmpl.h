@@ -7,6 +7,7 @@
  */
 #include "ops/ops.h"
 #include "pool/vmath.h"
+#include "qgemm/qgemm.h"
 
 #include <rankplan/machine.h>
 
@@ -342,6 +343,63 @@ static void widen(rp_dtype dtype, const void *x, float *y, size_t n)
     }
 }
 
+/* ---- rows for INT8 products -------------------------------------------------------------------
+ */
+
+/* Columns [c, c + n) of a row, smoothed. */
+RP_V16_FN v16 smoothed(const float *x, const float *factors, size_t c, size_t n)
+{
+    const v16 v = n == 16 ? v_load(x + c) : v_load_n(x + c, n);
+    if (!factors)
+        return v;
+    return v_mul(v, n == 16 ? v_load(factors + c) : v_load_n(factors + c, n));
+}
+
+/* Scale and zero point of a row. */
+static struct rp_qgemm_row_tail row_range(const float *x, const float *factors, size_t width)
+{
+    v16 lo = v_zero(), hi = v_zero(), not_finite = v_zero();
+    for (size_t c = 0; c < width; c += 16) {
+        const v16 y = smoothed(x, factors, c, width - c < 16 ? width - c : 16);
+        lo = v_min(y, lo);
+        hi = v_max(y, hi);
+        not_finite = v_fma(y, v_zero(), not_finite); /* NaN from then on */
+    }
+    const float least = -v_hmax(v_neg(lo));
+    float scale = v_hmax(hi) / 255 - least / 255;
+    scale = scale > 0x1p-126f ? scale : 0x1p-126f;
+    const float zero = rintf(-least * (1 / scale));
+    return (struct rp_qgemm_row_tail){.scale = scale + v_sum(not_finite),
+                                      .zero = zero < 255 ? (int32_t)zero : 255};
+}
+
+RP_V16_FN void quantize_row(const float *x, const float *factors, size_t width, uint8_t *q)
+{
+    const struct rp_qgemm_row_tail tail = row_range(x, factors, width);
+    const v16 inverse = v_set1(1 / tail.scale), zero = v_set1((float)tail.zero);
+    const v16 to_integer = v_set1(0x1p23f); /* its last bit is worth 1: adding it rounds */
+    const size_t padded = rp_qgemm_padded(width);
+    for (size_t c = 0; c < padded; c += 16) {
+        const size_t n = c >= width ? 0 : width - c < 16 ? width - c : 16;
+        const v16 y = n ? smoothed(x, factors, c, n) : v_zero();
+        const v16 steps = v_min(v_max(v_fma(y, inverse, zero), v_zero()), v_set1(255.0f));
+        vi_store_u8(q + c, vi_and(v_bits(v_add(steps, to_integer)), vi_set1(255)));
+    }
+    memset(q + padded, 0, rp_qgemm_row_bytes(width) - padded);
+    memcpy(q + padded, &tail, sizeof tail);
+}
+
+static void quantize(const float *x, size_t ldx, const float *factors, size_t width, uint8_t *q,
+                     size_t rows)
+{
+    for (size_t r = 0; r < rows; r++, x += ldx, q += rp_qgemm_row_bytes(width)) {
+        if (factors)
+            quantize_row(x, factors, width, q);
+        else
+            quantize_row(x, NULL, width, q);
+    }
+}
+
 extern const struct rp_ops RP_OPS_TABLE;
 const struct rp_ops RP_OPS_TABLE = {
     .name = RP_OPS_NAME,
@@ -353,5 +411,6 @@ const struct rp_ops RP_OPS_TABLE = {
     .add = add,
     .pool = pool,
     .nonfinite = nonfinite,
+    .quantize = quantize,
     .widen = widen,
 };

@@ -211,6 +211,14 @@ RP_V16_FN v16 vi_to_f(v16i i)
     return RP_V16_MAP1(v16, _mm256_cvtepi32_ps, i);
 }
 
+RP_V16_FN void vi_store_u8(uint8_t *p, v16i i)
+{
+    /* Packing works within halves of 128 bits: dwords of words come out as lo0 hi0 lo1 hi1. */
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(i.lo, i.hi), 0xd8);
+    _mm_storeu_si128((__m128i *)(void *)p, _mm_packus_epi16(_mm256_castsi256_si128(words),
+                                                            _mm256_extracti128_si256(words, 1)));
+}
+
 RP_V16_FN float v_sum(v16 v)
 {
     __m256 t8 = _mm256_add_ps(v.lo, v.hi);

@@ -171,6 +171,11 @@ RP_V16_FN v16 vi_to_f(v16i i)
     return _mm512_cvtepi32_ps(i);
 }
 
+RP_V16_FN void vi_store_u8(uint8_t *p, v16i i)
+{
+    _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtepi32_epi8(i));
+}
+
 RP_V16_FN float v_sum(v16 v)
 {
     __m256 t8 = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));

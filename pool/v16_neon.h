@@ -232,6 +232,15 @@ RP_V16_FN v16 vi_to_f(v16i x)
     return RP_V16_MAP1(v16, vcvtq_f32_s32, x);
 }
 
+RP_V16_FN void vi_store_u8(uint8_t *p, v16i i)
+{
+    const uint16x8_t low =
+        vcombine_u16(vmovn_u32(vreinterpretq_u32_s32(i.a)), vmovn_u32(vreinterpretq_u32_s32(i.b)));
+    const uint16x8_t high =
+        vcombine_u16(vmovn_u32(vreinterpretq_u32_s32(i.c)), vmovn_u32(vreinterpretq_u32_s32(i.d)));
+    vst1q_u8(p, vcombine_u8(vmovn_u16(low), vmovn_u16(high)));
+}
+
 RP_V16_FN float v_sum(v16 v)
 {
     float32x4_t t4 = vaddq_f32(vaddq_f32(v.a, v.c), vaddq_f32(v.b, v.d));

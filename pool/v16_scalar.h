@@ -246,6 +246,12 @@ RP_V16_FN v16 vi_to_f(v16i i)
     RP_V16_LANES(v16, r.f[l] = (float)i.i[l]);
 }
 
+RP_V16_FN void vi_store_u8(uint8_t *p, v16i i)
+{
+    for (int l = 0; l < 16; l++)
+        p[l] = (uint8_t)i.i[l];
+}
+
 RP_V16_FN float v_sum(v16 v)
 {
     for (int half = 8; half; half /= 2) {

@@ -2,6 +2,7 @@
  * that end at a guard page and gaps between rows that must stay; a digest that holds machines
  * together; errors against double precision; the cases that people reported. */
 #include "ops/ops.h"
+#include "qgemm/qgemm.h"
 #include "tests/floats.h"
 
 #include <rankplan/machine.h>
@@ -492,6 +493,107 @@ static void widen_takes_any_address(void **state)
     }
 }
 
+/* ---- rows for INT8 products -------------------------------------------------------------------
+ */
+
+static struct rp_qgemm_row_tail tail_of(const uint8_t *row, size_t width)
+{
+    struct rp_qgemm_row_tail tail;
+    memcpy(&tail, row + rp_qgemm_padded(width), sizeof tail);
+    return tail;
+}
+
+/* The contract, column by column. */
+static void quantize_plainly(const float *x, const float *factors, size_t width, uint8_t *q)
+{
+    float lo = 0, hi = 0;
+    bool finite = true;
+    for (size_t c = 0; c < width; c++) {
+        const float y = factors ? x[c] * factors[c] : x[c];
+        lo = y < lo ? y : lo;
+        hi = y > hi ? y : hi;
+        finite = finite && isfinite(y);
+    }
+    float scale = hi / 255 - lo / 255;
+    scale = scale < 0x1p-126f ? 0x1p-126f : scale;
+    const float zero = fminf(rintf(-lo * (1 / scale)), 255);
+    memset(q, 0, rp_qgemm_row_bytes(width));
+    for (size_t c = 0; c < rp_qgemm_padded(width); c++) {
+        const float y = c >= width ? 0 : factors ? x[c] * factors[c] : x[c];
+        q[c] = (uint8_t)rintf(fminf(fmaxf(fmaf(y, 1 / scale, zero), 0), 255));
+    }
+    const struct rp_qgemm_row_tail tail = {finite ? scale : NAN, (int32_t)zero};
+    memcpy(q + rp_qgemm_padded(width), &tail, sizeof tail);
+}
+
+static void quantized_rows_are_the_contract(void **state)
+{
+    (void)state;
+    static const size_t widths[] = {1, 3, 15, 16, 17, 31, 63, 64, 65, 127, 200, 384, 1537};
+    uint64_t rng = 3;
+    for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
+        const size_t width = widths[w], ld = width + GAP, bytes = rp_qgemm_row_bytes(width);
+        const size_t floats = (ROWS - 1) * ld + width;
+        float *x = guard_alloc(floats * sizeof *x), *factors = guard_alloc(width * sizeof *x);
+        uint8_t *q = guard_alloc(ROWS * bytes), *want = malloc(ROWS * bytes);
+        assert_non_null(want);
+        for (int round = 0; round < 20; round++) {
+            for (size_t i = 0; i < floats; i++) {
+                rng = rng * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+                x[i] = ldexpf((float)(int32_t)(rng >> 32), (int)(rng >> 8 & 7) - 34) +
+                       (round % 3 == 1 ? 1 : 0);
+                factors[i % width] = ldexpf(1.0f + (float)(rng >> 40 & 255) / 256, round % 5 - 2);
+            }
+            const float *f = round % 2 ? factors : NULL;
+            for (size_t r = 0; r < ROWS; r++)
+                quantize_plainly(x + r * ld, f, width, want + r * bytes);
+            for (size_t t = 0; t < n_tables; t++) {
+                memset(q, 0xa5, ROWS * bytes);
+                tables[t]->quantize(x, ld, f, width, q, ROWS);
+                assert_memory_equal(q, want, ROWS * bytes);
+            }
+        }
+        free(want);
+        guard_free(x, floats * sizeof *x);
+        guard_free(factors, width * sizeof *x);
+        guard_free(q, ROWS * bytes);
+    }
+}
+
+/* A row of zeros, one with a subnormal, one with 1e38, one-sided ones, and ones that are no
+ * numbers; a column's error is at most half a step. */
+static void quantized_rows_of_extremes(void **state)
+{
+    (void)state;
+    static const float rows[][4] = {
+        {0, 0, 0, 0},     {0, 1e-42f, 0, 0}, {1e38f, 1, -1, 0},     {1, 2, 3, 4},
+        {-1, -2, -3, -4}, {-0.0f, 0, 0, 0},  {3e38f, -3e38f, 0, 1}, {0.9f, -0.4f, 0.25f, 0.1f}};
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (size_t t = 0; t < n_tables; t++) {
+        uint8_t q[128];
+        for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+            tables[t]->quantize(rows[r], 4, NULL, 4, q, 1);
+            const struct rp_qgemm_row_tail tail = tail_of(q, 4);
+            assert_true(isfinite(tail.scale) && tail.scale >= 0x1p-126f);
+            assert_true(tail.zero >= 0 && tail.zero <= 255);
+            for (size_t c = 0; c < 4; c++) {
+                const double value = (double)(q[c] - tail.zero) * (double)tail.scale;
+                assert_true(fabs(value - (double)rows[r][c]) <= 0.5001 * (double)tail.scale);
+            }
+            if (rows[r][0] == 0 && rows[r][1] == 0)
+                for (size_t c = 0; c < 64; c++)
+                    assert_int_equal(q[c], 0);
+        }
+        for (size_t b = 0; b < 3; b++) {
+            const float x[8] = {1, 2, 3, bad[b], 5, 6, 7, 8};
+            uint8_t both[256];
+            tables[t]->quantize(x, 4, NULL, 4, both, 2);
+            assert_true(isnan(tail_of(both, 4).scale));
+            assert_true(isfinite(tail_of(both + 128, 4).scale));
+        }
+    }
+}
+
 static void selection(void **state)
 {
     (void)state;
@@ -516,6 +618,8 @@ int main(void)
         cmocka_unit_test(pooling_shows_a_nan),
         cmocka_unit_test(nonfinite_finds_the_first),
         cmocka_unit_test(widen_takes_any_address),
+        cmocka_unit_test(quantized_rows_are_the_contract),
+        cmocka_unit_test(quantized_rows_of_extremes),
         cmocka_unit_test(selection),
     };
     return cmocka_run_group_tests(tests, find_tables, NULL);

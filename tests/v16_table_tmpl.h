@@ -5,6 +5,17 @@
 
 #include <rankplan/machine.h>
 
+/* Sixteen bytes as floats, from whole words that are one byte each. */
+static v16 as_bytes(v16i i)
+{
+    uint8_t bytes[16];
+    float y[16];
+    vi_store_u8(bytes, vi_and(i, vi_set1(255)));
+    for (int l = 0; l < 16; l++)
+        y[l] = bytes[l];
+    return v_load(y);
+}
+
 #define OPERATIONS(X)                                                                              \
     X(add, v_add(a, b))                                                                            \
     X(sub, v_sub(a, b))                                                                            \
@@ -38,6 +49,7 @@
     X(vi_sar_31, v_from_bits(vi_sar(v_bits(a), 31)))                                               \
     X(vi_to_f, vi_to_f(v_bits(a)))                                                                 \
     X(v_to_i, v_from_bits(v_to_i(vi_to_f(vi_sar(v_bits(a), 2)))))                                  \
+    X(vi_store_u8, as_bytes(v_bits(a)))                                                            \
     X(sum, v_set1(v_sum(a)))                                                                       \
     X(hmax, v_set1(v_hmax(a)))
 

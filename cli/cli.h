@@ -34,6 +34,9 @@ struct cli_options {
     const char *shape;
     bool json;
     const char *prompt;
+    rp_precision precision;
+    const char *keep_fp32;
+    const char *smoothing;
     bool no_fuse;
     bool csv;
     const char *trace;

@@ -129,6 +129,9 @@ rp_status cli_open_model(struct cli *cli, unsigned flags, struct cli_model *out)
     rp_model_options_init(&options);
     options.flags = flags;
     options.pool = cli->pool;
+    options.precision = cli->o.precision;
+    options.keep_fp32 = cli->o.keep_fp32;
+    options.smoothing = cli->o.smoothing;
     memset(out, 0, sizeof *out);
     const rp_status status = rp_model_load(cli->model, &options, &out->model, &cli->err);
     if (status != RP_OK)

@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char common_options[] = "threads isa precision max-length quiet help ";
+static const char common_options[] =
+    "threads isa precision keep-fp32 smoothing max-length quiet help ";
 
 static const char common_help[] =
     "Common options:\n"
@@ -17,7 +18,13 @@ static const char common_help[] =
     "  --isa LEVEL       use nothing above scalar, avx2, avx512, neon, ... (default: max; also "
     "the\n"
     "                    environment variable RANKPLAN_ISA).  It never changes a result.\n"
-    "  --precision fp32  the arithmetic\n"
+    "  --precision P     fp32 (default), int8, or int8-fast (coarser weights, faster without "
+    "VNNI)\n"
+    "  --keep-fp32 NAMES with int8: products whose steps match stay in fp32, e.g. "
+    "'layers.0.*,*.down'\n"
+    "  --smoothing FILE  with int8: factors that `rankplan quantize` wrote (default: "
+    "MODEL/rankplan-int8.json,\n"
+    "                    or from a run of random ids)\n"
     "  --max-length N    cut texts to N tokens (default: what the model's files say)\n"
     "  --quiet           no notes and no progress on standard error\n"
     "  --help            this text\n";
@@ -110,6 +117,8 @@ enum {
     OPT_THREADS = 1000,
     OPT_ISA,
     OPT_PRECISION,
+    OPT_KEEP_FP32,
+    OPT_SMOOTHING,
     OPT_MAX_LENGTH,
     OPT_QUIET,
     OPT_HELP,
@@ -131,6 +140,8 @@ static const struct option long_options[] = {
     {"threads", required_argument, NULL, OPT_THREADS},
     {"isa", required_argument, NULL, OPT_ISA},
     {"precision", required_argument, NULL, OPT_PRECISION},
+    {"keep-fp32", required_argument, NULL, OPT_KEEP_FP32},
+    {"smoothing", required_argument, NULL, OPT_SMOOTHING},
     {"max-length", required_argument, NULL, OPT_MAX_LENGTH},
     {"quiet", no_argument, NULL, OPT_QUIET},
     {"help", no_argument, NULL, OPT_HELP},
@@ -220,6 +231,17 @@ static bool parse_decimal(const char *s, double *out)
     return any && *s == 0;
 }
 
+static bool parse_precision(const char *s, rp_precision *out)
+{
+    static const char *const names[] = {"fp32", "int8", "int8-fast"};
+    for (int i = 0; i < 3; i++) {
+        *out = (rp_precision)i;
+        if (strcmp(s, names[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
 static int bad_value(int option, const char *value, const char *expected)
 {
     return cli_complain(CLI_USAGE, "--%s %s: expected %s", option_name(option), value, expected);
@@ -236,7 +258,11 @@ static int set_option(struct cli_options *o, int option, const char *value)
         return CLI_OK;
     case OPT_ISA: o->isa = value; return CLI_OK;
     case OPT_PRECISION:
-        return strcmp(value, "fp32") == 0 ? CLI_OK : bad_value(option, value, "fp32");
+        return parse_precision(value, &o->precision)
+                   ? CLI_OK
+                   : bad_value(option, value, "fp32, int8 or int8-fast");
+    case OPT_KEEP_FP32: o->keep_fp32 = value; return CLI_OK;
+    case OPT_SMOOTHING: o->smoothing = value; return CLI_OK;
     case OPT_MAX_LENGTH:
         if (!whole(value, INT_MAX, &o->max_length) || o->max_length == 0)
             return bad_value(option, value, "a number of tokens, at least 1");

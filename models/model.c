@@ -11,6 +11,7 @@
 #include "models/config.h"
 #include "models/family.h"
 #include "models/folder.h"
+#include "models/smoothing.h"
 #include "pool/error.h"
 
 #include <inttypes.h>
@@ -24,7 +25,7 @@ struct rp_model {
     rp_weights *weights;
     struct rp_folder folder; /* prompts, and the strings of info */
     struct rp_notes notes;
-    char *family, *architecture;
+    char *family, *architecture, *smoothing;
     char pooling[RP_POOLING_TEXT_BYTES];
     char **labels;
     char (*hidden_names)[RP_STEP_NAME_BYTES];
@@ -33,6 +34,7 @@ struct rp_model {
 
 struct load {
     rp_model *model;
+    const rp_model_options *options;
     unsigned flags;
     rp_pool *pool;
     struct rp_config config;
@@ -295,6 +297,29 @@ static rp_status prepare(struct load *l, rp_error *err)
     return RP_OK;
 }
 
+static rp_status quantize(struct load *l, const char *folder, rp_error *err)
+{
+    rp_quantize_options options;
+    struct rp_smoothing smoothing;
+    bool from_file;
+    rp_quantize_options_init(&options);
+    options.precision = l->options->precision;
+    options.keep = l->options->keep_fp32;
+    options.pool = l->pool;
+    RP_TRY(rp_smoothing_open(folder, l->options->smoothing, &smoothing, &from_file, err));
+    if (from_file) {
+        options.factors = rp_smoothing_factors;
+        options.factors_context = &smoothing;
+    }
+    rp_status s =
+        copy(from_file ? smoothing.source : "a run of random ids", &l->model->smoothing, err);
+    if (s == RP_OK)
+        s = rp_weights_quantize(l->model->weights, l->model->graph, &options, err);
+    if (from_file)
+        rp_smoothing_close(&smoothing);
+    return s;
+}
+
 static rp_status load_folder(struct load *l, const char *path, rp_error *err)
 {
     rp_model *model = l->model;
@@ -307,6 +332,10 @@ static rp_status load_folder(struct load *l, const char *path, rp_error *err)
     RP_TRY(name_hidden_states(l, err));
     RP_TRY(rp_build_note_unused(l->tensors, &model->notes, err));
     RP_TRY(prepare(l, err));
+    if (l->options->precision != RP_PRECISION_FP32)
+        RP_TRY(quantize(l, path, err));
+    model->info.precision = l->options->precision;
+    model->info.smoothing = model->smoothing ? model->smoothing : "";
     model->info.n_parameters = l->build.n_parameters;
     model->info.n_notes = model->notes.n;
     return RP_OK;
@@ -333,10 +362,13 @@ rp_status rp_model_load(const char *folder, const rp_model_options *options, rp_
     if (o.flags & ~RP_MODEL_ALL_OUTPUTS)
         return rp_fail(err, RP_ERR_INVALID, "rp_model_load: flags 0x%x hold bits that mean nothing",
                        o.flags);
+    if ((int)o.precision < RP_PRECISION_FP32 || o.precision > RP_PRECISION_INT8_FAST)
+        return rp_fail(err, RP_ERR_INVALID, "rp_model_load: there is no precision %d",
+                       (int)o.precision);
     rp_model *model = calloc(1, sizeof *model);
     if (!model)
         return rp_fail(err, RP_ERR_NOMEM, "%s: no memory", folder);
-    struct load l = {.model = model, .flags = o.flags, .pool = o.pool, .last = -1};
+    struct load l = {.model = model, .options = &o, .flags = o.flags, .pool = o.pool, .last = -1};
     const rp_status s = load_folder(&l, folder, err);
     unload(&l);
     if (s != RP_OK) {
@@ -357,6 +389,7 @@ void rp_model_destroy(rp_model *model)
     free(model->hidden_names);
     free(model->family);
     free(model->architecture);
+    free(model->smoothing);
     rp_graph_destroy(model->graph);
     rp_weights_destroy(model->weights);
     rp_notes_fini(&model->notes);

@@ -72,7 +72,7 @@ static int32_t in_place_slot(const rp_plan *plan, size_t s, enum rp_mode mode)
     int32_t from = -1;
     if (step->op == RP_OP_ACTIVATION || step->op == RP_OP_ADD)
         from = step->in[0];
-    else if (step->op == RP_OP_GEMM && step->n_in == 2 && step->in[0] != step->in[1])
+    else if (rp_op_multiplies(step->op) && step->n_in == 2 && step->in[0] != step->in[1])
         from = step->in[1];
     if (from < 0 || plan->slots[from].last != s)
         return -1;
@@ -167,6 +167,7 @@ static rp_status size_scratch(rp_plan *plan, uint64_t chunk_bytes, rp_error *err
                            step->node, step->name, plan->bucket.tokens);
         plan->scratch_bytes = bytes > plan->scratch_bytes ? bytes : plan->scratch_bytes;
     }
+    plan->scratch_bytes = rp_round_up(plan->scratch_bytes, RP_CACHE_LINE); /* of every worker */
     return RP_OK;
 }
 

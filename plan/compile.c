@@ -75,16 +75,16 @@ static void find_needed(struct rp_lowering *l)
             l->needed[graph->nodes[i].in[k]] = true;
 }
 
-/* Room for the most that lowering can make: three steps an op, each with a name; and table names.
+/* Room for the most that lowering can make: its steps of an op, each with a name; and table names.
  */
 static bool make_room(struct rp_lowering *l)
 {
     const rp_graph *graph = l->graph;
     rp_plan *plan = l->plan;
-    const size_t steps = 3 * graph->n_nodes;
+    const size_t steps = RP_LOWERED_STEPS * graph->n_nodes;
     size_t bytes = 1;
     for (size_t i = 0; i < graph->n_nodes; i++) {
-        bytes += 3 * (strlen(graph->nodes[i].name) + 8);
+        bytes += RP_LOWERED_STEPS * (strlen(graph->nodes[i].name) + 8);
         for (size_t t = 0; graph->nodes[i].op == RP_OP_EMBED && t < graph->nodes[i].p.embed.n; t++)
             bytes +=
                 strlen(
@@ -148,6 +148,8 @@ static rp_status choose_kernels(rp_plan *plan, uint32_t isa, rp_error *err)
         RP_TRY(rp_isa_default(&isa, err));
     plan->isa = isa & rp_isa_detected();
     plan->gemm = rp_gemm_select(plan->isa);
+    plan->qgemm[RP_QGEMM_PAIRS] = rp_qgemm_select(plan->isa, RP_QGEMM_PAIRS);
+    plan->qgemm[RP_QGEMM_QUADS] = rp_qgemm_select(plan->isa, RP_QGEMM_QUADS);
     plan->ops = rp_ops_select(plan->isa);
     plan->attention = rp_attention_select(plan->isa);
     return RP_OK;
@@ -227,7 +229,7 @@ rp_status rp_plan_measure(const rp_graph *graph, const rp_weights *weights, cons
 
 void rp_plan_get_sizes(const rp_plan *plan, rp_plan_sizes *out)
 {
-    const size_t steps = 3 * plan->n_steps;
+    const size_t steps = RP_LOWERED_STEPS * plan->n_steps;
     *out = (rp_plan_sizes){
         .arena_bytes = plan->arena_bytes,
         .scratch_bytes_per_thread = plan->scratch_bytes,
@@ -249,7 +251,7 @@ uint64_t rp_plan_flops(const rp_plan *plan, const rp_batch *batch)
         const struct rp_step *step = &plan->steps[s];
         if (step->op == RP_OP_ATTENTION)
             sum += step->flops_per_row * pairs;
-        else if (step->op == RP_OP_GEMM)
+        else if (rp_op_multiplies(step->op))
             sum += step->flops_per_row * rp_bucket_rows(&live, step->rows);
     }
     return sum;
@@ -276,7 +278,7 @@ rp_status rp_plan_step(const rp_plan *plan, size_t index, rp_step_info *out)
 
 static const char *fused_activation(const struct rp_step *step)
 {
-    if (step->op == RP_OP_GEMM && step->p.gemm.activation != RP_ACT_NONE)
+    if (rp_op_multiplies(step->op) && step->p.gemm.activation != RP_ACT_NONE)
         return rp_activation_name(step->p.gemm.activation);
     return NULL;
 }
@@ -304,7 +306,7 @@ size_t rp_plan_text(const rp_plan *plan, char *buffer, size_t size)
                         rp_rows_name(step->rows), step->width);
             if (fused_activation(step))
                 rp_text_add(&t, " +%s", fused_activation(step));
-            if (step->op == RP_OP_GEMM && step->n_in == 2)
+            if (rp_op_multiplies(step->op) && step->n_in == 2)
                 rp_text_add(&t, " +residual");
             rp_text_add(&t, " %s flops/row=%llu%s bytes/row=%llu", step->kernel,
                         (unsigned long long)step->flops_per_row,

@@ -363,20 +363,45 @@ static void lower_add_step(struct rp_lowering *l, size_t i, const char *suffix, 
     l->slot_of[i] = step->out;
 }
 
+/* The rows of a GEMM's first operand for an INT8 product, as a step of their own: rounded once,
+ * whoever then multiplies which columns. */
+static int32_t lower_quantize(struct rp_lowering *l, size_t i, const struct rp_weight_entry *w)
+{
+    const size_t k = input(l, i, 0).width;
+    const struct rp_shape shape = {input(l, i, 0).rows, rp_qgemm_row_bytes(k) / sizeof(float)};
+    struct rp_step *step = append_step(l, RP_OP_QUANTIZE, i, ".q8", shape);
+    add_input(l, step, slot_of_input(l, i, 0));
+    step->p.quantize.k = k;
+    step->p.quantize.factors = w->smooth ? w->smooth + k : NULL;
+    step->flops_per_row = 4 * k;
+    return step->out;
+}
+
+/* The product alone, in FP32 or, where the weight says so, in INT8. */
+static rp_status lower_product(struct rp_lowering *l, size_t i, struct rp_step **out, rp_error *err)
+{
+    const struct rp_node *node = &l->graph->nodes[i];
+    const struct rp_weight_entry *w = rp_weights_entry(l->weights, node->weight[0]);
+    const int32_t rows = w->int8 ? lower_quantize(l, i, w) : slot_of_input(l, i, 0);
+    struct rp_step *step = append_step(l, w->int8 ? RP_OP_QGEMM : RP_OP_GEMM, i, "", l->shapes[i]);
+    add_input(l, step, rows);
+    step->p.gemm.k = input(l, i, 0).width;
+    step->flops_per_row = 2 * (uint64_t)step->width * step->p.gemm.k;
+    step->bytes_fixed = (uint64_t)step->width * step->p.gemm.k * (w->int8 ? 1 : sizeof(float));
+    step->bound = w->bound;
+    step->kernel = w->int8 ? l->plan->qgemm[w->bound]->name : l->plan->gemm->name;
+    RP_TRY(need(l, i, node->weight[0], w->int8 ? RP_FORM_INT8 : RP_FORM_PACKED,
+                &step->p.gemm.packed, err));
+    *out = step;
+    return need_vector(l, i, node->weight[1], &step->p.gemm.bias, err);
+}
+
 static rp_status lower_gemm(struct rp_lowering *l, size_t i, rp_error *err)
 {
     const struct rp_node *node = &l->graph->nodes[i];
     const bool has_residual = node->n_in == 2;
-    struct rp_step *step = append_step(l, RP_OP_GEMM, i, "", l->shapes[i]);
-    const void *packed;
-    add_input(l, step, slot_of_input(l, i, 0));
-    step->kernel = l->plan->gemm->name;
-    step->p.gemm.k = input(l, i, 0).width;
-    RP_TRY(need(l, i, node->weight[0], RP_FORM_PACKED, &packed, err));
-    step->p.gemm.packed = packed;
-    RP_TRY(need_vector(l, i, node->weight[1], &step->p.gemm.bias, err));
-    step->flops_per_row = 2 * (uint64_t)step->width * step->p.gemm.k;
-    step->bytes_fixed = (uint64_t)step->width * step->p.gemm.k * sizeof(float);
+    struct rp_step *step;
+    RP_TRY(lower_product(l, i, &step, err));
     l->slot_of[i] = step->out;
     if (!l->no_fuse) {
         step->p.gemm.activation = node->p.activation;
@@ -510,6 +535,8 @@ static const struct op_row {
     [RP_OP_CONCAT] = {"concat", 1, RP_NODE_MAX_INPUTS, true, check_concat, lower_concat},
     [RP_OP_GATHER_MARKERS] = {"gather_markers", 1, 1, false, check_gather_markers,
                               lower_gather_markers},
+    [RP_OP_QUANTIZE] = {"quantize", 1, 1, true, NULL, NULL},
+    [RP_OP_QGEMM] = {"qgemm", 1, 2, true, NULL, NULL},
 };
 
 const char *rp_op_name(enum rp_op op)

@@ -28,6 +28,7 @@
 #include "ops/ops.h"
 #include "plan/graph.h"
 #include "plan/weights.h"
+#include "qgemm/qgemm.h"
 
 enum rp_mode { RP_BY_STEP, RP_BY_CHUNK, RP_MODES };
 
@@ -58,7 +59,8 @@ struct rp_step {
     int32_t out; /* slots */
     int32_t in[RP_NODE_MAX_INPUTS];
     size_t n_in;
-    size_t node; /* index of the op that it was lowered from */
+    size_t node;               /* index of the op that it was lowered from */
+    enum rp_qgemm_bound bound; /* of a qgemm's weights */
     union {
         struct {
             size_t n;
@@ -71,10 +73,15 @@ struct rp_step {
             float eps;
         } norm;
         struct {
-            const float *packed, *bias;
+            const void *packed;
+            const float *bias;
             size_t k;
             rp_activation activation;
-        } gemm;
+        } gemm; /* and of a qgemm */
+        struct {
+            const float *factors; /* of columns; NULL for all 1 */
+            size_t k;
+        } quantize;
         struct {
             size_t n_heads, head_dim;
             float scale;
@@ -105,6 +112,7 @@ struct rp_plan {
     rp_bucket bucket;
     uint32_t isa;
     const struct rp_gemm_kernel *gemm;
+    const struct rp_qgemm_kernel *qgemm[2]; /* by enum rp_qgemm_bound */
     const struct rp_ops *ops;
     const struct rp_attention_kernel *attention;
     struct rp_step *steps;
@@ -147,10 +155,17 @@ struct rp_lowering {
 /* Checks node i and fills in its shape. */
 RP_CHECKED rp_status rp_op_check(struct rp_lowering *l, size_t i, rp_error *err);
 
-/* Appends the step or steps of node i to the plan.  There is room for three. */
+/* Appends the step or steps of node i to the plan.  There is room for RP_LOWERED_STEPS. */
+#define RP_LOWERED_STEPS 4
 RP_CHECKED rp_status rp_op_lower(struct rp_lowering *l, size_t i, rp_error *err);
 
 bool rp_op_by_row(enum rp_op op);
+
+/* A product with packed panels, whose columns can be shared out. */
+static inline bool rp_op_multiplies(enum rp_op op)
+{
+    return op == RP_OP_GEMM || op == RP_OP_QGEMM;
+}
 
 /* plan/arrange.c: live ranges, segments, both layouts, arena and scratch sizes. */
 RP_CHECKED rp_status rp_plan_arrange(rp_plan *plan, rp_error *err);

@@ -52,7 +52,7 @@ static void phase_by_step(struct rp_run *run, size_t s, size_t rows, size_t work
 {
     const struct rp_step *step = &run->plan->steps[s];
     const size_t wanted = workers > 1 ? workers * TASKS_PER_WORKER : 1;
-    if (step->op != RP_OP_GEMM) {
+    if (!rp_op_multiplies(step->op)) {
         add_phase(run, s, s + 1, rows, at_least_one(ceil_div(rows, wanted)));
         return;
     }

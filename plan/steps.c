@@ -52,6 +52,25 @@ static void gemm(const struct rp_step *step, const struct rp_frame *f, float *y,
     f->run->plan->gemm->run(&args, 0, r1 - r0, p0, p1);
 }
 
+static void qgemm(const struct rp_step *step, const struct rp_frame *f, float *y, size_t r0,
+                  size_t r1, size_t p0, size_t p1)
+{
+    const bool has_residual = step->n_in == 2;
+    const struct rp_qgemm_args args = {
+        .q = (const uint8_t *)rp_frame_row(f, step->in[0], r0),
+        .packed = step->p.gemm.packed,
+        .n = step->width,
+        .k = step->p.gemm.k,
+        .c = y,
+        .ldc = step->width,
+        .bias = step->p.gemm.bias,
+        .activation = step->p.gemm.activation,
+        .residual = has_residual ? rp_frame_row(f, step->in[1], r0) : NULL,
+        .ld_residual = step->width,
+    };
+    f->run->plan->qgemm[step->bound]->run(&args, 0, r1 - r0, p0, p1);
+}
+
 static void concat(const struct rp_step *step, const struct rp_frame *f, float *y, size_t rows,
                    size_t r0)
 {
@@ -78,6 +97,11 @@ void rp_step_rows(const struct rp_step *step, const struct rp_frame *f, size_t r
         ops->layer_norm(x, w, step->p.norm.w, step->p.norm.b, step->p.norm.eps, w, y, w, rows);
         return;
     case RP_OP_GEMM: gemm(step, f, y, r0, r1, p0, p1); return;
+    case RP_OP_QGEMM: qgemm(step, f, y, r0, r1, p0, p1); return;
+    case RP_OP_QUANTIZE:
+        ops->quantize(x, step->p.quantize.k, step->p.quantize.factors, step->p.quantize.k,
+                      (uint8_t *)y, rows);
+        return;
     case RP_OP_L2_NORM: ops->l2_norm(x, w, step->p.norm.eps, w, y, w, rows); return;
     case RP_OP_ACTIVATION: ops->activation(step->p.activation, x, w, w, y, w, rows); return;
     case RP_OP_ADD: ops->add(x, w, rp_frame_row(f, step->in[1], r0), w, w, y, w, rows); return;

@@ -12,6 +12,8 @@
 #include "pool/memory.h"
 #include "pool/pool.h"
 
+#include <rankplan/plan.h>
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -48,6 +50,7 @@ void rp_weights_destroy(rp_weights *weights)
     for (size_t i = 0; i < weights->n; i++) {
         free(weights->entries[i].name);
         free(weights->entries[i].parts);
+        free(weights->entries[i].smooth);
         for (int f = 0; f < RP_FORM_COUNT; f++)
             rp_aligned_free(weights->entries[i].form[f]);
     }
@@ -122,6 +125,11 @@ rp_status rp_weights_add(rp_weights *weights, const char *name, size_t cols, siz
 const struct rp_weight_entry *rp_weights_entry(const rp_weights *weights, rp_weight w)
 {
     return w >= 0 && (size_t)w < weights->n ? &weights->entries[w] : NULL;
+}
+
+size_t rp_weights_count(const rp_weights *weights)
+{
+    return weights->n;
 }
 
 uint64_t rp_weights_bytes(const rp_weights *weights)
@@ -207,16 +215,45 @@ struct conversion {
     rp_error first;
 };
 
+/* The rows of a panel out of the packed form, where there is one: then no file is needed any more.
+ */
+static void unpack_panel(const struct rp_weight_entry *e, size_t r0, size_t r1, float *rows)
+{
+    const float *panel = (const float *)e->form[RP_FORM_PACKED] + r0 * e->cols;
+    for (size_t r = r0; r < r1; r++)
+        for (size_t i = 0; i < e->cols; i++)
+            rows[(r - r0) * e->cols + i] = panel[i * RP_GEMM_NR + r - r0];
+}
+
+/* The 16 rows of a panel, packed. */
+static rp_status pack_rows(struct conversion *c, size_t r0, size_t r1, unsigned char *raw,
+                           rp_error *err)
+{
+    const struct rp_weight_entry *e = c->e;
+    float *widened = (float *)(void *)(raw + c->widened_at);
+    if (c->form == RP_FORM_INT8 && e->form[RP_FORM_PACKED])
+        unpack_panel(e, r0, r1, widened);
+    else
+        RP_TRY(read_f32(e, r0, r1, raw, widened, err));
+    if (c->form == RP_FORM_PACKED)
+        rp_gemm_pack_panel((float *)c->dst + r0 * e->cols, widened, e->cols, r1 - r0, e->cols);
+    else
+        rp_qgemm_pack_panel((char *)c->dst + r0 / RP_QGEMM_NR * rp_qgemm_panel_bytes(e->cols),
+                            widened, e->cols, r1 - r0, e->cols, e->smooth, e->bound);
+    return RP_OK;
+}
+
+static bool is_packed(enum rp_weight_form form)
+{
+    return form == RP_FORM_PACKED || form == RP_FORM_INT8;
+}
+
 static rp_status convert_rows(struct conversion *c, size_t r0, size_t r1, int worker, rp_error *err)
 {
     const struct rp_weight_entry *e = c->e;
     unsigned char *raw = c->buffers + (size_t)worker * c->buffer_bytes;
-    if (c->form == RP_FORM_PACKED) {
-        float *widened = (float *)(void *)(raw + c->widened_at);
-        RP_TRY(read_f32(e, r0, r1, raw, widened, err));
-        rp_gemm_pack_panel((float *)c->dst + r0 * e->cols, widened, e->cols, r1 - r0, e->cols);
-        return RP_OK;
-    }
+    if (is_packed(c->form))
+        return pack_rows(c, r0, r1, raw, err);
     if (c->form == RP_FORM_VECTOR || e->table_dtype == RP_DTYPE_F32)
         return read_f32(e, r0, r1, raw, (float *)c->dst + r0 * e->cols, err);
     const size_t row_bytes = e->cols * dtype_bytes(e->table_dtype);
@@ -247,17 +284,21 @@ static void convert_task(void *arg, size_t i, int worker)
 static rp_status form_size(const struct rp_weight_entry *e, enum rp_weight_form form, size_t *bytes,
                            size_t *rows_per_task, rp_error *err)
 {
-    size_t floats;
+    size_t elements = 0;
     bool ok;
-    if (form == RP_FORM_PACKED) {
-        ok = rp_gemm_packed_floats(e->rows, e->cols, &floats);
-        *rows_per_task = RP_GEMM_NR;
+    *rows_per_task = RP_GEMM_NR;
+    if (form == RP_FORM_INT8) {
+        ok = rp_qgemm_packed_bytes(e->rows, e->cols, &elements);
+    } else if (form == RP_FORM_PACKED) {
+        ok = rp_gemm_packed_floats(e->rows, e->cols, &elements);
     } else {
-        ok = rp_mul_ok(e->rows, e->cols, &floats);
+        ok = rp_mul_ok(e->rows, e->cols, &elements);
         *rows_per_task = e->cols < 65536 ? 65536 / e->cols : 1;
     }
-    const size_t width = form == RP_FORM_TABLE ? dtype_bytes(e->table_dtype) : sizeof(float);
-    if (!ok || !rp_mul_ok(floats, width, bytes))
+    const size_t width = form == RP_FORM_INT8    ? 1
+                         : form == RP_FORM_TABLE ? dtype_bytes(e->table_dtype)
+                                                 : sizeof(float);
+    if (!ok || !rp_mul_ok(elements, width, bytes))
         return rp_fail(err, RP_ERR_LIMIT, "weight %s: [%zu, %zu] is too large to address", e->name,
                        e->rows, e->cols);
     return RP_OK;
@@ -269,7 +310,7 @@ static rp_status convert(struct conversion *c, size_t bytes, rp_pool *pool, rp_e
     const size_t row_floats = c->rows_per_task * e->cols;
     const size_t workers = (size_t)rp_pool_threads(pool);
     c->widened_at = rp_round_up(row_floats * sizeof(float), RP_CACHE_LINE);
-    c->buffer_bytes = c->form == RP_FORM_PACKED ? 2 * c->widened_at : c->widened_at;
+    c->buffer_bytes = is_packed(c->form) ? 2 * c->widened_at : c->widened_at;
     c->dst = rp_aligned_alloc(bytes);
     c->buffers = rp_aligned_alloc(workers * c->buffer_bytes);
     rp_status status;
@@ -316,4 +357,63 @@ rp_status rp_weights_make(rp_weights *weights, rp_weight w, enum rp_weight_form 
     const rp_status status = make_locked(&weights->entries[w], form, pool, err);
     pthread_mutex_unlock(&weights->lock);
     return status;
+}
+
+/* ---- INT8 --------------------------------------------------------------------------------------
+ */
+
+void rp_weights_drop(rp_weights *weights, rp_weight w, enum rp_weight_form form)
+{
+    pthread_mutex_lock(&weights->lock);
+    struct rp_weight_entry *e = &weights->entries[w];
+    rp_aligned_free(e->form[form]);
+    e->form[form] = NULL;
+    e->bytes[form] = 0;
+    pthread_mutex_unlock(&weights->lock);
+}
+
+rp_status rp_weights_use_int8(rp_weights *weights, rp_weight w, const float *smooth,
+                              enum rp_qgemm_bound bound, rp_error *err)
+{
+    struct rp_weight_entry *e = &weights->entries[w];
+    float *copy = NULL;
+    if (smooth) {
+        copy = calloc(e->cols, 2 * sizeof *copy);
+        if (!copy)
+            return rp_fail(err, RP_ERR_NOMEM, "weight %s: no memory for its factors", e->name);
+        for (size_t i = 0; i < e->cols; i++) {
+            copy[i] = smooth[i];
+            copy[e->cols + i] = 1 / smooth[i];
+        }
+    }
+    rp_weights_drop(weights, w, RP_FORM_INT8);
+    free(e->smooth);
+    e->smooth = copy;
+    e->bound = bound;
+    e->int8 = true;
+    return RP_OK;
+}
+
+void rp_weights_use_fp32(rp_weights *weights, rp_weight w)
+{
+    struct rp_weight_entry *e = &weights->entries[w];
+    rp_weights_drop(weights, w, RP_FORM_INT8);
+    free(e->smooth);
+    e->smooth = NULL;
+    e->int8 = false;
+}
+
+bool rp_weights_int8(const rp_weights *weights, size_t i, const char **name, size_t *n,
+                     const float **factors)
+{
+    for (size_t w = 0; w < weights->n; w++) {
+        const struct rp_weight_entry *e = &weights->entries[w];
+        if (!e->int8 || i-- > 0)
+            continue;
+        *name = e->name;
+        *n = e->cols;
+        *factors = e->smooth;
+        return true;
+    }
+    return false;
 }

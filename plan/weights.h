@@ -5,6 +5,7 @@
  *
  *     used as            form                                          read by
  *     GEMM's w           packed panels of 16 rows (gemm/gemm.h)        gemm
+ *     INT8 GEMM's w      the same in INT8 (qgemm/qgemm.h)              qgemm
  *     embedding table    the file's own type, row-major                embed (widened as rows are
  * read) vector, rel. bias  f32, row-major                                norms, epilogues
  *
@@ -13,10 +14,12 @@
 #ifndef RP_PLAN_WEIGHTS_H
 #define RP_PLAN_WEIGHTS_H
 
+#include "qgemm/qgemm.h"
+
 #include <rankplan/graph.h>
 #include <rankplan/machine.h>
 
-enum rp_weight_form { RP_FORM_PACKED, RP_FORM_TABLE, RP_FORM_VECTOR, RP_FORM_COUNT };
+enum rp_weight_form { RP_FORM_PACKED, RP_FORM_INT8, RP_FORM_TABLE, RP_FORM_VECTOR, RP_FORM_COUNT };
 
 struct rp_weight_entry {
     char *name;
@@ -26,10 +29,28 @@ struct rp_weight_entry {
     rp_dtype table_dtype;      /* of the table form: the parts' own when they agree, else f32 */
     void *form[RP_FORM_COUNT]; /* NULL until made */
     uint64_t bytes[RP_FORM_COUNT];
+    bool int8;     /* a GEMM uses its INT8 form */
+    float *smooth; /* INT8: cols factors of its columns, then their inverses; NULL for all 1 */
+    enum rp_qgemm_bound bound;
 };
 
 /* NULL when there is no such weight. */
 const struct rp_weight_entry *rp_weights_entry(const rp_weights *weights, rp_weight w);
+
+/* Every plan compiled from now on uses the weight's INT8 form.  smooth: cols factors that columns
+ * are multiplied by and rows of the other operand divided, or NULL.  An INT8 form that was there is
+ * freed.  Plans that use the weight must be gone.  RP_ERR_NOMEM. */
+RP_CHECKED rp_status rp_weights_use_int8(rp_weights *weights, rp_weight w, const float *smooth,
+                                         enum rp_qgemm_bound bound, rp_error *err);
+
+/* Takes that back. */
+void rp_weights_use_fp32(rp_weights *weights, rp_weight w);
+
+/* How many weights there are. */
+size_t rp_weights_count(const rp_weights *weights);
+
+/* Frees a form; plans that use it must be gone. */
+void rp_weights_drop(rp_weights *weights, rp_weight w, enum rp_weight_form form);
 
 /* Makes a form of a weight unless it is there.  Thread-safe.  RP_ERR_NOMEM, and what reading fails
  * with. */

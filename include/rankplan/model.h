@@ -43,9 +43,14 @@ typedef enum rp_similarity {
 #define RP_MODEL_ALL_OUTPUTS 1u
 
 typedef struct rp_model_options {
-    size_t struct_size; /* sizeof(rp_model_options) */
-    unsigned flags;     /* RP_MODEL_... ; default 0 */
-    rp_pool *pool;      /* converts weights in parallel; borrowed for the call; may be NULL */
+    size_t struct_size;     /* sizeof(rp_model_options) */
+    unsigned flags;         /* RP_MODEL_... ; default 0 */
+    rp_pool *pool;          /* converts weights in parallel; borrowed for the call; may be NULL */
+    rp_precision precision; /* of products of token rows; default RP_PRECISION_FP32.  INT8 runs the
+                               model once on random ids, unless there are smoothing factors */
+    const char *keep_fp32;  /* INT8: see rp_quantize_options.keep */
+    const char *smoothing;  /* INT8: a file of smoothing factors that `rankplan quantize` wrote;
+                               NULL: rankplan-int8.json of the folder, if there is one */
 } rp_model_options;
 
 RP_API void rp_model_options_init(rp_model_options *options);
@@ -53,7 +58,7 @@ RP_API void rp_model_options_init(rp_model_options *options);
 /* Loads the model in `folder`: reads, checks and converts everything, so that a loaded model needs
  * no file any more.  options may be NULL.  Allocates. RP_ERR_IO, RP_ERR_FORMAT, RP_ERR_MISSING,
  * RP_ERR_SHAPE, RP_ERR_UNSUPPORTED, RP_ERR_LIMIT, RP_ERR_NOMEM: the message names the file and the
- * key or tensor. */
+ * key or tensor.  With INT8 also what rp_weights_quantize fails with. */
 RP_API RP_CHECKED rp_status rp_model_load(const char *folder, const rp_model_options *options,
                                           rp_model **out, rp_error *err);
 
@@ -78,6 +83,8 @@ typedef struct rp_model_info {
     size_t n_type_ids;     /* rows of the segment table; 0 or 1: segments are ignored */
     int32_t pad_id;        /* -1: none */
     size_t n_notes;
+    rp_precision precision;
+    const char *smoothing; /* INT8: where the smoothing factors are from; else "" */
 } rp_model_info;
 
 /* Strings belong to the model. */

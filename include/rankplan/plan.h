@@ -181,6 +181,44 @@ typedef struct rp_view {
 RP_API RP_CHECKED rp_status rp_session_output(const rp_session *session, const char *name,
                                               rp_view *out, rp_error *err);
 
+/* ---- precision --------------------------------------------------------------------------------
+ */
+
+typedef struct rp_quantize_options {
+    size_t struct_size;     /* sizeof(rp_quantize_options) */
+    rp_precision precision; /* default RP_PRECISION_INT8 */
+    const char *keep; /* names of ops whose products stay in FP32: patterns with * and ?, separated
+                         by commas; NULL: none */
+    /* Smoothing: columns of the first operand that are large on average are made smaller and the
+     * weight's larger by a factor, which costs nothing and makes both easier to round (SmoothQuant,
+     * alpha 0.5: https://arxiv.org/abs/2211.10438).  How large they are is found by running
+     * `batches` in FP32; with none, 32 sequences of random ids from a fixed seed. */
+    const rp_batch *batches;
+    size_t n_batches;
+    /* Gives the factors of a weight instead (n = its columns, all positive and finite), e.g. from a
+     * file; NULL (default): they are found as above. */
+    rp_status (*factors)(void *context, const char *weight, size_t n, float *out, rp_error *err);
+    void *factors_context;
+    bool no_smoothing; /* all factors are 1, and nothing is run */
+    rp_pool *pool;     /* borrowed for the call; NULL: the caller alone */
+} rp_quantize_options;
+
+RP_API void rp_quantize_options_init(rp_quantize_options *options);
+
+/* Turns the weights of the graph's products of token rows to INT8: plans compiled from now on use
+ * them so.  Products of sequences and markers (heads), those kept by name, those over more than
+ * 65536 columns and those whose weight is also used elsewhere stay in FP32.  The FP32 form of what
+ * was turned is freed, so no plan or session of these weights may exist.  options may be NULL.
+ * Allocates; takes a run of the batches.  RP_ERR_INVALID (options; factors that are no factors),
+ * RP_ERR_NOMEM, and what compiling and running fail with; on an error the weights are as before. */
+RP_API RP_CHECKED rp_status rp_weights_quantize(rp_weights *weights, const rp_graph *graph,
+                                                const rp_quantize_options *options, rp_error *err);
+
+/* The i-th weight that is in INT8, in the order of the weights: its name, columns and smoothing
+ * factors (NULL: all 1), which belong to the weights.  False when there is no i-th. */
+RP_API bool rp_weights_int8(const rp_weights *weights, size_t i, const char **name, size_t *n,
+                            const float **factors);
+
 /* ---- hooks ------------------------------------------------------------------------------------
  */
 

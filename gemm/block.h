@@ -25,24 +25,4 @@ static inline size_t rp_gemm_block_rows(size_t mr, size_t k)
     return rows / mr * mr;
 }
 
-/* n things cut into the fewest parts of at most `most`, as equal as can be: 16 rows in tiles of at
- * most 6 are 6+5+5 and not 6+6+4, because a short tile has too few chains to hide the latency of an
- * fma.  The first `n_long` parts have base + 1, the others base. */
-struct rp_gemm_split {
-    size_t n_parts, base, n_long;
-};
-
-static inline struct rp_gemm_split rp_gemm_split(size_t n, size_t most)
-{
-    const size_t n_parts = n / most + (n % most != 0);
-    if (n_parts == 0)
-        return (struct rp_gemm_split){0, 0, 0};
-    return (struct rp_gemm_split){n_parts, n / n_parts, n % n_parts};
-}
-
-static inline size_t rp_gemm_part(const struct rp_gemm_split *split, size_t index)
-{
-    return split->base + (index < split->n_long);
-}
-
 #endif

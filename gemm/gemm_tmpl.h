@@ -28,6 +28,7 @@
 #include "gemm/gemm.h"
 #include "gemm/kernels.h"
 #include "pool/memory.h"
+#include "pool/split.h"
 #include "pool/v16.h"
 #include "pool/vmath.h"
 
@@ -242,9 +243,9 @@ static inline void run_tiles(const struct tile *t, size_t h, size_t n_panels, co
 }
 
 /* How k is cut: not at all when a panel's lines are used once only, since then L1 cannot help. */
-static struct rp_gemm_split split_k(const struct rp_gemm_split *rows, size_t k, size_t width)
+static struct rp_split split_k(const struct rp_split *rows, size_t k, size_t width)
 {
-    return rp_gemm_split(k, rows->n_parts > 1 ? RP_GEMM_LINES / width : k + !k);
+    return rp_split(k, rows->n_parts > 1 ? RP_GEMM_LINES / width : k + !k);
 }
 
 /* ---- what follows the chains ---------------------------------------------------------------- */
@@ -315,7 +316,7 @@ static void finish_tile(const struct rp_gemm_args *g, size_t i, size_t h, size_t
 /* A group of panels [p, p + n_panels) for the rows [i0, i0 + n) that `rows` cuts into tiles. */
 struct group {
     const struct rp_gemm_args *args;
-    const struct rp_gemm_split *rows;
+    const struct rp_split *rows;
     size_t i0, p, n_panels;
     const float *bias; /* padded to whole panels, or NULL */
     bool direct;       /* tiles are stored to C as they are */
@@ -362,7 +363,7 @@ static void run_lines(const struct group *g, size_t k0, size_t k)
     float *partial = g->partial;
     aim_ahead(&t, g->rows->n_parts, b, last ? b + g->n_panels * t.b_stride - k0 * NR : b + k * NR);
     for (size_t part = 0, i = g->i0; part < g->rows->n_parts; part++) {
-        const size_t h = rp_gemm_part(g->rows, part);
+        const size_t h = rp_split_part(g->rows, part);
         float *c = args->c + i * args->ldc + g->p * NR;
         float *out = direct ? c : last ? sums : partial;
         if (last && g->rows->n_parts > 1)
@@ -382,10 +383,10 @@ static void run_block(const struct rp_gemm_args *args, size_t i0, size_t n, size
 {
     _Alignas(64) float partial[RP_GEMM_ROWS_MAX * WIDTH_MAX_TALL * NR];
     _Alignas(64) float bias[WIDTH_MAX * NR];
-    const struct rp_gemm_split rows = rp_gemm_split(n, RP_GEMM_MR);
+    const struct rp_split rows = rp_split(n, RP_GEMM_MR);
     const size_t width = RP_GEMM_WIDTH(rows.base); /* as many as its lowest tile wants */
     assert(rows.n_parts == 1 || width <= WIDTH_MAX_TALL);
-    const struct rp_gemm_split ks = split_k(&rows, args->k, width);
+    const struct rp_split ks = split_k(&rows, args->k, width);
     const bool plain = args->activation == RP_ACT_NONE && !args->residual;
 
     struct group g = {.args = args, .rows = &rows, .i0 = i0, .partial = partial};
@@ -398,18 +399,17 @@ static void run_block(const struct rp_gemm_args *args, size_t i0, size_t n, size
         }
         g.bias = args->bias ? bias : NULL;
         for (size_t part = 0, k0 = 0; part < ks.n_parts || part == 0; part++) {
-            run_lines(&g, k0, rp_gemm_part(&ks, part));
-            k0 += rp_gemm_part(&ks, part);
+            run_lines(&g, k0, rp_split_part(&ks, part));
+            k0 += rp_split_part(&ks, part);
         }
     }
 }
 
 void RUN(const struct rp_gemm_args *args, size_t m0, size_t m1, size_t p0, size_t p1)
 {
-    const struct rp_gemm_split blocks =
-        rp_gemm_split(m1 - m0, rp_gemm_block_rows(RP_GEMM_MR, args->k));
+    const struct rp_split blocks = rp_split(m1 - m0, rp_gemm_block_rows(RP_GEMM_MR, args->k));
     for (size_t part = 0; part < blocks.n_parts; part++) {
-        const size_t n = rp_gemm_part(&blocks, part);
+        const size_t n = rp_split_part(&blocks, part);
         run_block(args, m0, n, p0, p1);
         m0 += n;
     }

@@ -182,6 +182,11 @@ RP_V16_FN v16i vi_sub(v16i a, v16i b)
     return RP_V16_MAP2(v16i, _mm256_sub_epi32, a, b);
 }
 
+RP_V16_FN v16i vi_mul(v16i a, v16i b)
+{
+    return RP_V16_MAP2(v16i, _mm256_mullo_epi32, a, b);
+}
+
 RP_V16_FN v16i vi_and(v16i a, v16i b)
 {
     return RP_V16_MAP2(v16i, _mm256_and_si256, a, b);

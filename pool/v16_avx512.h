@@ -142,6 +142,11 @@ RP_V16_FN v16i vi_sub(v16i a, v16i b)
     return _mm512_sub_epi32(a, b);
 }
 
+RP_V16_FN v16i vi_mul(v16i a, v16i b)
+{
+    return _mm512_mullo_epi32(a, b);
+}
+
 RP_V16_FN v16i vi_and(v16i a, v16i b)
 {
     return _mm512_and_si512(a, b);

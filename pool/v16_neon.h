@@ -196,6 +196,11 @@ RP_V16_FN v16i vi_sub(v16i x, v16i y)
     return RP_V16_MAP2(v16i, vsubq_s32, x, y);
 }
 
+RP_V16_FN v16i vi_mul(v16i x, v16i y)
+{
+    return RP_V16_MAP2(v16i, vmulq_s32, x, y);
+}
+
 RP_V16_FN v16i vi_and(v16i x, v16i y)
 {
     return RP_V16_MAP2(v16i, vandq_s32, x, y);

@@ -205,6 +205,11 @@ RP_V16_FN v16i vi_sub(v16i a, v16i b)
     RP_V16_LANES(v16i, r.i[l] = v16_wrap((uint32_t)a.i[l] - (uint32_t)b.i[l]));
 }
 
+RP_V16_FN v16i vi_mul(v16i a, v16i b)
+{
+    RP_V16_LANES(v16i, r.i[l] = v16_wrap((uint32_t)a.i[l] * (uint32_t)b.i[l]));
+}
+
 RP_V16_FN v16i vi_and(v16i a, v16i b)
 {
     RP_V16_LANES(v16i, r.i[l] = a.i[l] & b.i[l]);

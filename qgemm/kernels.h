@@ -4,7 +4,9 @@
 
 #include "qgemm/qgemm.h"
 
-#define RP_QGEMM_KERNEL(isa, name, mr, nr, bound) rp_qgemm_run_fn name##_run;
+#define RP_QGEMM_KERNEL(isa, name, mr, nr, bound)                                                  \
+    rp_qgemm_run_fn name##_run;                                                                    \
+    rp_qgemm_peak_fn name##_peak;
 #include "qgemm/kernels.inc"
 #undef RP_QGEMM_KERNEL
 

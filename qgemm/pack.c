@@ -11,6 +11,7 @@
 
 #include "pool/memory.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -20,9 +21,12 @@
 
 bool rp_qgemm_packed_bytes(size_t n, size_t k, size_t *out)
 {
-    size_t columns;
-    return k <= RP_QGEMM_K_MAX && rp_add_ok(n, RP_QGEMM_NR - 1, &columns) &&
-           rp_mul_ok(columns / RP_QGEMM_NR, rp_qgemm_panel_bytes(k), out);
+    size_t columns, bytes;
+    if (k > RP_QGEMM_K_MAX || !rp_add_ok(n, RP_QGEMM_NR - 1, &columns) ||
+        !rp_mul_ok(columns / RP_QGEMM_NR, rp_qgemm_panel_bytes(k), &bytes))
+        return false;
+    *out = bytes;
+    return true;
 }
 
 /* The columns of group g: pairs are {2g, 2g+1}; quads are {0, 1, 4, 5} and {2, 3, 6, 7} of an
@@ -61,7 +65,8 @@ static size_t n_groups(const struct row *row)
     return rp_qgemm_padded(row->k) / (row->bound == RP_QGEMM_PAIRS ? 2 : 4);
 }
 
-/* The row's scale; 0 for a row of zeros, NaN for one that is not all numbers. */
+/* The row's scale; 0 for a row of zeros, NaN for one that is not all numbers.  Never a denormal
+ * number, whose few bits would miss what is to be at most 127 steps. */
 static float choose_scale(const struct row *row)
 {
     float largest = 0, largest_group = 0, sum = 0;
@@ -78,7 +83,8 @@ static float choose_scale(const struct row *row)
         sum += 0 * group; /* NaN once anything was not finite */
     }
     const float by_weight = largest / MOST_WEIGHT, by_group = largest_group / MOST_GROUP;
-    return (by_weight > by_group ? by_weight : by_group) + sum;
+    const float scale = (by_weight > by_group ? by_weight : by_group) + sum;
+    return largest > 0 && scale < FLT_MIN ? FLT_MIN : scale;
 }
 
 /* Rounds a group, and lowers what rounding lifted most until the group is within the bound. */

@@ -4,7 +4,8 @@
 
 #include <rankplan/machine.h>
 
-#define RP_QGEMM_KERNEL(isa, name, mr, nr, bound) {#name, isa, mr, nr, bound, name##_run},
+#define RP_QGEMM_KERNEL(isa, name, mr, nr, bound)                                                  \
+    {#name, isa, mr, nr, bound, name##_run, name##_peak},
 static const struct rp_qgemm_kernel kernels[] = {
 #include "qgemm/kernels.inc"
 };

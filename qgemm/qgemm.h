@@ -87,6 +87,11 @@ struct rp_qgemm_args {
 typedef void rp_qgemm_run_fn(const struct rp_qgemm_args *args, size_t m0, size_t m1, size_t p0,
                              size_t p1);
 
+/* Runs `rounds` rounds of the kernel's own inner product on registers alone, as the ceiling of what
+ * it can reach; returns how many multiply-adds that was.  sink: 256 bytes, 64-byte aligned,
+ * initialised; overwritten. */
+typedef size_t rp_qgemm_peak_fn(size_t rounds, void *sink);
+
 /* How weights are bounded; a kernel for pairs is right for quads too. */
 enum rp_qgemm_bound { RP_QGEMM_PAIRS, RP_QGEMM_QUADS };
 
@@ -97,6 +102,7 @@ struct rp_qgemm_kernel {
     uint8_t mr, nr;            /* register tile */
     enum rp_qgemm_bound bound; /* what it asks of the weights */
     rp_qgemm_run_fn *run;
+    rp_qgemm_peak_fn *peak;
 };
 
 /* The table, slowest first, and its length. */

@@ -43,3 +43,20 @@ void rp_qgemm_u8_4x16__scalar_run(const struct rp_qgemm_args *args, size_t m0, s
         for (size_t p = p0; p < p1; p++)
             run_panel(args, m, p);
 }
+
+/* There are no registers to speak of: one column's products, in L1. */
+size_t rp_qgemm_u8_4x16__scalar_peak(size_t rounds, void *sink)
+{
+    enum { K = 64 };
+    int8_t panel[K * RP_QGEMM_NR];
+    uint8_t q[K];
+    memcpy(q, sink, K);
+    memset(panel, 1, sizeof panel);
+    int32_t sum = 0;
+    for (size_t r = 0; r < rounds; r++) {
+        __asm__ volatile("" : : "r"(q), "r"(panel) : "memory");
+        sum += dot(q, panel, r % RP_QGEMM_NR, K) & 1;
+    }
+    memcpy(sink, &sum, sizeof sum);
+    return rounds * K;
+}

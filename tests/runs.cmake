@@ -13,6 +13,7 @@ set(RP_TESTS_ONCE
     test_gemm
     test_isa
     test_ops
+    test_qgemm
     test_v16
     test_vmath)
 # and from these no kernel is reached:

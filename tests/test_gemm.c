@@ -553,11 +553,11 @@ static void test_row_split(void **state)
     (void)state;
     for (size_t most = 1; most <= 14; most++) {
         for (size_t n = 0; n <= 100; n++) {
-            const struct rp_gemm_split split = rp_gemm_split(n, most);
+            const struct rp_split split = rp_split(n, most);
             size_t sum = 0;
             for (size_t i = 0; i < split.n_parts; i++) {
-                const size_t part = rp_gemm_part(&split, i);
-                assert_true(part <= most && part + 1 >= rp_gemm_part(&split, 0) && part > 0);
+                const size_t part = rp_split_part(&split, i);
+                assert_true(part <= most && part + 1 >= rp_split_part(&split, 0) && part > 0);
                 sum += part;
             }
             assert_int_equal(sum, n);

@@ -37,6 +37,7 @@ static v16 as_bytes(v16i i)
     X(vi_set1, v_from_bits(vi_xor(vi_set1(0x00400001), v_bits(a))))                                \
     X(vi_add, v_from_bits(vi_add(v_bits(a), v_bits(b))))                                           \
     X(vi_sub, v_from_bits(vi_sub(v_bits(a), v_bits(b))))                                           \
+    X(vi_mul, v_from_bits(vi_mul(v_bits(a), v_bits(b))))                                           \
     X(vi_and, v_from_bits(vi_and(v_bits(a), v_bits(b))))                                           \
     X(vi_or, v_from_bits(vi_or(v_bits(a), v_bits(b))))                                             \
     X(vi_xor, v_from_bits(vi_xor(v_bits(a), v_bits(b))))                                           \

@@ -225,7 +225,7 @@ void cli_close_model(struct cli_model *model)
 /* ---- reading -----------------------------------------------------------------------------------
  */
 
-/* All of a stream; NULL with errno on failure. */
+/* All of a stream with a 0 behind it; NULL with errno on failure. */
 static char *read_all(FILE *f, size_t *n)
 {
     size_t cap = 1 << 16;
@@ -251,6 +251,8 @@ static char *read_all(FILE *f, size_t *n)
         free(p);
         return NULL;
     }
+    if (p)
+        p[*n] = 0; /* there is room: it grows as soon as it is full */
     return p;
 }
 

@@ -20,7 +20,8 @@ static const char *advice(rp_status status)
     case RP_ERR_UNSUPPORTED: return "see docs/models.md for what is supported";
     case RP_ERR_BUCKET:
     case RP_ERR_LIMIT: return "use shorter or fewer inputs";
-    case RP_ERR_NONFINITE: return "run `rankplan digest` to find the step, and check the weights";
+    case RP_ERR_NONFINITE:
+        return "run `rankplan dump --stats-only` to find the step, and check the weights";
     case RP_ERR_NOMEM: return "free some memory, or run smaller batches";
     case RP_ERR_SYSTEM: return "try fewer --threads";
     default: return NULL;

@@ -47,7 +47,7 @@ static rp_status judge(const struct cli_comparison *c, struct cli_pair *p, rp_er
     if (a->file && b->file)
         return measure(c, p, err);
     if (!a->has_hash || !b->has_hash)
-        return cli_err(err, RP_ERR_MISSING,
+        return cli_err(err, RP_ERR_INVALID,
                        "%s: there is nothing to compare: %s has neither its values nor a hash",
                        a->name, a->has_hash || a->file ? c->b->path : c->a->path);
     p->verdict = a->hash == b->hash ? CLI_SAME : CLI_OVER;
@@ -137,8 +137,10 @@ static void find_firsts(struct cli_comparison *c, bool partial)
             c->first_jump = i;
         if (p->measured && p->d.min_tol > c->min_tol)
             c->min_tol = p->d.min_tol;
-        if (!p->measured && p->verdict != CLI_SAME)
+        if (!p->measured && p->verdict != CLI_SAME) {
             c->min_tol = HUGE_VAL;
+            c->by_hash = c->by_hash || p->verdict == CLI_OVER;
+        }
     }
     /* What one side left out on purpose is no difference; what it should have is one. */
     c->equal = c->first_over == CLI_NONE && (partial || ((c->n_missing[0] == 0 || c->b->partial) &&

@@ -37,7 +37,7 @@ struct cli_run {
     bool partial;           /* steps were left out on purpose */
 };
 
-/* RP_ERR_IO, RP_ERR_FORMAT, RP_ERR_UNSUPPORTED, RP_ERR_NOMEM: the message names the file and the
+/* RP_ERR_IO, RP_ERR_FORMAT, RP_ERR_NOMEM: the message names the file and the
  * step or line. */
 RP_CHECKED rp_status cli_run_open(struct cli *cli, const char *path, struct cli_run *out);
 void cli_run_close(struct cli_run *run);
@@ -81,6 +81,7 @@ struct cli_comparison {
     /* Judged.  Indices of pairs, or CLI_NONE. */
     size_t first_different, first_over, first_jump;
     bool equal;
+    bool by_hash; /* hashes differ somewhere, and by how much is not known */
     double min_tol;
     bool ranked;     /* the last results of both are scores or vectors */
     size_t ranks_of; /* the pair they come from */

@@ -4,7 +4,11 @@
 #include <math.h>
 #include <string.h>
 
-static const char *const verdicts[] = {"same", "within", "OVER", "SHAPE"};
+static const char *verdict_name(const struct cli_pair *p)
+{
+    static const char *const names[] = {"same", "within", "OVER", "SHAPE"};
+    return p->verdict == CLI_OVER && !p->measured ? "HASH" : names[p->verdict];
+}
 
 /* Names come from files: control characters must not reach the terminal. */
 static void put_name(const char *s, int width)
@@ -20,7 +24,7 @@ static void put_number(double x, int digits, int width)
 {
     char s[CLI_NUMBER_BYTES];
     cli_format_double(s, x, digits);
-    printf("%-*s", width, s);
+    printf(width ? "%-*s " : "%*s", width, s);
 }
 
 static const char *name_of(const struct cli_comparison *c, size_t pair)
@@ -47,7 +51,7 @@ static void print_row(const struct cli_comparison *c, const struct cli_pair *p)
 {
     const struct cli_run_step *a = &c->a->steps[p->a], *b = &c->b->steps[p->b];
     char text[64];
-    printf("%-6s ", verdicts[p->verdict]);
+    printf("%-6s ", verdict_name(p));
     put_name(a->name, 26);
     if (p->verdict == CLI_OTHER_SHAPE) {
         printf("  %zux%zu against %zux%zu\n", a->rows, a->width, b->rows, b->width);
@@ -61,12 +65,12 @@ static void print_row(const struct cli_comparison *c, const struct cli_pair *p)
     }
     const size_t width = a->width ? a->width : 1;
     snprintf(text, sizeof text, "%zu,%zu", p->d.worst / width, p->d.worst % width);
-    put_number(p->d.max_abs, 3, 10);
+    put_number(p->d.max_abs, 3, 9);
     printf("%-9s ", p->d.max_abs > 0 ? text : "-");
-    put_number(p->d.max_rel, 3, 10);
-    put_number(p->d.mean_abs, 3, 10);
-    put_number(p->d.cosine, 9, 12);
-    put_number(p->d.snr_db, 4, 7);
+    put_number(p->d.max_rel, 3, 9);
+    put_number(p->d.mean_abs, 3, 9);
+    put_number(p->d.cosine, 7, 10);
+    put_number(p->d.snr_db, 4, 6);
     snprintf(text, sizeof text, "%u/%u/%u", p->d.ulp[0], p->d.ulp[1], p->d.ulp[2]);
     printf("%-18s %zu", text, p->d.n_over);
     if (p->d.n_nan)
@@ -133,7 +137,9 @@ static void print_summary(const struct cli_comparison *c)
         put_number(p->input, 3, 0);
     }
     fputs("\ntolerance that would pass          ", stdout);
-    if (isinf(c->min_tol))
+    if (c->by_hash)
+        puts("unknown: there are hashes, no values");
+    else if (isinf(c->min_tol))
         puts("none");
     else
         cli_print_min_tol(c->min_tol);
@@ -152,7 +158,7 @@ static void print_summary(const struct cli_comparison *c)
 void cli_print_comparison(const struct cli_comparison *c)
 {
     size_t over = 0;
-    printf("%-6s %-26s  %-9s %-10s%-10s%-10s%-10s%-12s%-7s%-18s over\n", "", "step", "shape",
+    printf("%-6s %-26s  %-9s %-9s %-9s %-9s %-9s %-10s %-6s %-18s over\n", "", "step", "shape",
            "max abs", "at", "max rel", "mean abs", "cosine", "SNR dB", "ULP p50/p99/max");
     for (size_t i = 0; i < c->n_pairs; i++) {
         print_row(c, &c->pairs[i]);
@@ -167,6 +173,8 @@ void cli_print_comparison(const struct cli_comparison *c)
     printf("\n%s: %zu of %zu steps over the tolerance of ", c->equal ? "equal" : "DIFFERENT", over,
            c->n_pairs);
     put_number(c->tol, 6, 0);
+    if (c->by_hash)
+        fputs(" or with other hashes", stdout);
     if (c->n_missing[0] + c->n_missing[1])
         printf(", %zu only on one side", c->n_missing[0] + c->n_missing[1]);
     putchar('\n');
@@ -201,7 +209,7 @@ static void put_pair(const struct cli_comparison *c, const struct cli_pair *p)
     put_string(b->name);
     fputs(",\"op\":", stdout);
     put_string(a->op);
-    printf(",\"verdict\":\"%s\",\"shape\":[%zu,%zu],\"shape_b\":[%zu,%zu]", verdicts[p->verdict],
+    printf(",\"verdict\":\"%s\",\"shape\":[%zu,%zu],\"shape_b\":[%zu,%zu]", verdict_name(p),
            a->rows, a->width, b->rows, b->width);
     if (p->measured) {
         put_value("max_abs", d->max_abs);

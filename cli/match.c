@@ -116,9 +116,9 @@ static rp_status check_map(const struct cli_comparison *c, const json_t *map, rp
         if (!json_is_string(value))
             return cli_err(err, RP_ERR_FORMAT, "--map: \"%s\" is not mapped to a name", key);
         if (cli_run_find(c->a, key) == CLI_NONE)
-            return cli_err(err, RP_ERR_MISSING, "--map: %s has no step %s", c->a->path, key);
+            return cli_err(err, RP_ERR_INVALID, "--map: %s has no step %s", c->a->path, key);
         if (cli_run_find(c->b, json_string_value(value)) == CLI_NONE)
-            return cli_err(err, RP_ERR_MISSING, "--map: %s has no step %s", c->b->path,
+            return cli_err(err, RP_ERR_INVALID, "--map: %s has no step %s", c->b->path,
                            json_string_value(value));
     }
     return RP_OK;

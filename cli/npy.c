@@ -131,13 +131,13 @@ static bool read_dictionary(struct text t, struct dictionary *d)
 static rp_status check_dictionary(const char *path, const struct dictionary *d, rp_error *err)
 {
     if (strcmp(d->descr, "<f4") != 0)
-        return cli_err(err, RP_ERR_UNSUPPORTED, "%s: its values are '%s', expected '<f4'", path,
+        return cli_err(err, RP_ERR_FORMAT, "%s: its values are '%s', expected '<f4'", path,
                        d->descr);
     if (d->fortran)
-        return cli_err(err, RP_ERR_UNSUPPORTED,
+        return cli_err(err, RP_ERR_FORMAT,
                        "%s: it is in Fortran's order, expected C's (fortran_order False)", path);
     if (d->rank != 2)
-        return cli_err(err, RP_ERR_UNSUPPORTED,
+        return cli_err(err, RP_ERR_FORMAT,
                        "%s: its shape has %zu dimensions, expected rows and width", path, d->rank);
     return RP_OK;
 }
@@ -150,8 +150,8 @@ rp_status cli_npy_parse(const char *path, const unsigned char *bytes, size_t n, 
     if (n < PREFIX_BYTES || memcmp(bytes, "\x93NUMPY", 6) != 0)
         return cli_err(err, RP_ERR_FORMAT, "%s: it is not a .npy file", path);
     if (bytes[6] != 1 || bytes[7] != 0)
-        return cli_err(err, RP_ERR_UNSUPPORTED, "%s: .npy version %d.%d, expected 1.0", path,
-                       bytes[6], bytes[7]);
+        return cli_err(err, RP_ERR_FORMAT, "%s: .npy version %d.%d, expected 1.0", path, bytes[6],
+                       bytes[7]);
     const size_t length = bytes[8] | (size_t)bytes[9] << 8;
     if (length > n - PREFIX_BYTES)
         return cli_err(err, RP_ERR_FORMAT,

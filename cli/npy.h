@@ -14,7 +14,7 @@ struct cli_npy_header {
 };
 
 /* Reads the header in the first n bytes of a file of file_bytes, and checks that exactly the values
- * that it announces follow.  Messages begin "path: ".  RP_ERR_FORMAT, RP_ERR_UNSUPPORTED. */
+ * that it announces follow.  Messages begin "path: ".  RP_ERR_FORMAT. */
 RP_CHECKED rp_status cli_npy_parse(const char *path, const unsigned char *bytes, size_t n,
                                    uint64_t file_bytes, struct cli_npy_header *out, rp_error *err);
 
@@ -22,7 +22,7 @@ RP_CHECKED rp_status cli_npy_parse(const char *path, const unsigned char *bytes,
 #define CLI_NPY_HEADER_BYTES (10 + 65535)
 
 /* Reads a file of rows x width values; anything else is refused.  *out is for free().  RP_ERR_IO,
- * RP_ERR_FORMAT, RP_ERR_UNSUPPORTED, RP_ERR_SHAPE, RP_ERR_NOMEM. */
+ * RP_ERR_FORMAT, RP_ERR_SHAPE, RP_ERR_NOMEM. */
 RP_CHECKED rp_status cli_npy_read(const char *path, size_t rows, size_t width, float **out,
                                   rp_error *err);
 

@@ -142,7 +142,7 @@ static rp_status check_format(const struct cli_run *run, rp_error *err)
     if (!format || strcmp(format, CLI_DUMP_FORMAT) != 0 || !json_is_integer(version))
         return cli_err(err, RP_ERR_FORMAT, "%s: it is not the index of a dump", run->path);
     if (json_integer_value(version) != CLI_DUMP_VERSION)
-        return cli_err(err, RP_ERR_UNSUPPORTED,
+        return cli_err(err, RP_ERR_FORMAT,
                        "%s: a dump of version %lld, and this is a reader of version %d", run->path,
                        (long long)json_integer_value(version), CLI_DUMP_VERSION);
     if (!json_is_array(json_object_get(run->index, "steps")))
@@ -175,7 +175,7 @@ static rp_status open_dump(struct cli_run *run, const char *index_path, rp_error
     json_error_t json;
     run->index = json_load_file(index_path, JSON_REJECT_DUPLICATES, &json);
     if (!run->index && json_error_code(&json) == json_error_cannot_open_file)
-        return cli_err(err, RP_ERR_MISSING,
+        return cli_err(err, RP_ERR_FORMAT,
                        "%s: there is no index.json: it holds no dump, or one that was not finished",
                        run->path);
     if (!run->index)

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define BATCH_TOKENS 4096
+#define DEFAULT_TOL  2e-5
 
 /* One tensor of the file and what was found of it so far. */
 struct compared {
@@ -272,10 +273,11 @@ static rp_status check_rankings(struct check *c)
 static int print_verdict(const struct check *c)
 {
     int code = CLI_OK;
+    const double tol = c->cli->o.tol < 0 ? DEFAULT_TOL : c->cli->o.tol;
     for (size_t i = 0; i < c->n; i++) {
         const struct compared *t = &c->tensors[i];
         const double relative = t->max_abs == 0 ? 0 : t->max_abs / t->largest;
-        const bool passes = t->seen == t->rows && relative <= c->cli->o.tol;
+        const bool passes = t->seen == t->rows && relative <= tol;
         printf("%-10s max_abs ", t->name);
         cli_put_double(stdout, t->max_abs, 3);
         printf(" relative ");

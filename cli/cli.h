@@ -12,7 +12,7 @@
 /* Exit codes, as documented in `rankplan --help`. */
 enum cli_exit {
     CLI_OK = 0,
-    CLI_DIFFERS = 1, /* check: over the tolerance */
+    CLI_DIFFERS = 1, /* check, compare: over the tolerance */
     CLI_USAGE = 2,   /* the command line */
     CLI_INPUT = 3,   /* a model, file or text is wrong */
     CLI_SYSTEM = 4   /* memory, threads, output that cannot be written */
@@ -30,7 +30,7 @@ struct cli_options {
     rp_bucket bucket;
     bool has_bucket;
     const char *cases;
-    double tol;
+    double tol; /* negative: the command's own */
     const char *shape;
     bool json;
     const char *prompt;
@@ -40,23 +40,33 @@ struct cli_options {
     bool no_fuse;
     bool csv;
     const char *trace;
+    const char *output;
+    const char *filter;
+    bool stats_only;
+    const char *map;
+    bool min_tol;
+    bool partial;
 };
 
 struct cli {
     struct cli_options o;
     const char *command;
-    const char *model; /* the folder */
-    const char *file;  /* "-" or NULL: standard input */
+    const char *model;    /* the folder */
+    const char *file;     /* "-" or NULL: standard input */
+    const char *paths[2]; /* of a command that takes two instead */
     uint32_t isa;
     rp_pool *pool;
     rp_error err;
 };
 
+/* What stands on the command line beside options. */
+enum cli_takes { CLI_TAKES_MODEL, CLI_TAKES_MODEL_AND_FILE, CLI_TAKES_TWO_PATHS };
+
 struct cli_command {
     const char *name, *arguments, *summary;
     const char *options; /* long names, separated by spaces, beside the common ones */
     const char *help;    /* what it prints, with examples */
-    bool takes_file;
+    enum cli_takes takes;
     int (*run)(struct cli *cli);
 };
 
@@ -71,10 +81,15 @@ int cli_check(struct cli *cli);
 int cli_digest(struct cli *cli);
 int cli_bench(struct cli *cli);
 int cli_profile(struct cli *cli);
+int cli_dump(struct cli *cli);
+int cli_compare(struct cli *cli);
 
 /* cli/options.c: fills in *cli from argv.  CLI_OK, or CLI_USAGE after a message; *command is NULL
  * when help or version was printed instead. */
 int cli_parse(int argc, char **argv, struct cli *cli, const struct cli_command **command);
+
+/* cli/error.c: writes an error and returns its status. */
+rp_status cli_err(rp_error *err, rp_status status, const char *fmt, ...) RP_PRINTF(3, 4);
 
 /* cli/common.c */
 
@@ -100,7 +115,7 @@ RP_CHECKED rp_status cli_open_session(struct cli *cli, const struct cli_model *m
 void cli_close_model(struct cli_model *model);
 
 /* The lines of the input, without their ends.  A last line without an end counts; an empty file has
- * none. */
+ * none.  Behind each line there is a byte, of its end or a 0. */
 struct cli_lines {
     char *memory;
     rp_text_ref *lines;
@@ -122,6 +137,8 @@ int cli_finish_output(void);
 /* cli/output.c: numbers and strings that do not follow the locale. */
 void cli_put_float(FILE *f, float x);
 void cli_put_double(FILE *f, double x, int digits);
+#define CLI_NUMBER_BYTES 48
+void cli_format_double(char out[CLI_NUMBER_BYTES], double x, int digits);
 bool cli_put_json_string(FILE *f, const char *s, size_t n);
 /* Header of a .npy file of little-endian f32, rows x columns, C order. */
 void cli_put_npy_header(FILE *f, size_t rows, size_t columns);

@@ -20,7 +20,8 @@ static const char *advice(rp_status status)
     case RP_ERR_UNSUPPORTED: return "see docs/models.md for what is supported";
     case RP_ERR_BUCKET:
     case RP_ERR_LIMIT: return "use shorter or fewer inputs";
-    case RP_ERR_NONFINITE: return "run `rankplan digest` to find the step, and check the weights";
+    case RP_ERR_NONFINITE:
+        return "run `rankplan dump --stats-only` to find the step, and check the weights";
     case RP_ERR_NOMEM: return "free some memory, or run smaller batches";
     case RP_ERR_SYSTEM: return "try fewer --threads";
     default: return NULL;
@@ -228,7 +229,7 @@ void cli_close_model(struct cli_model *model)
 /* ---- reading -----------------------------------------------------------------------------------
  */
 
-/* All of a stream; NULL with errno on failure. */
+/* All of a stream with a 0 behind it; NULL with errno on failure. */
 static char *read_all(FILE *f, size_t *n)
 {
     size_t cap = 1 << 16;
@@ -254,6 +255,8 @@ static char *read_all(FILE *f, size_t *n)
         free(p);
         return NULL;
     }
+    if (p)
+        p[*n] = 0; /* there is room: it grows as soon as it is full */
     return p;
 }
 

@@ -12,8 +12,12 @@ int main(int argc, char **argv)
         return code == CLI_OK ? cli_finish_output() : code;
     /* A reader that goes away is an output that cannot be written, not a silent death. */
     signal(SIGPIPE, SIG_IGN);
+#ifdef SIGXFSZ
+    signal(SIGXFSZ, SIG_IGN); /* nor is a file that may not grow */
+#endif
     cli.command = command->name;
-    const rp_status status = cli_open_machine(&cli);
+    const bool runs = command->takes != CLI_TAKES_TWO_PATHS;
+    const rp_status status = runs ? cli_open_machine(&cli) : RP_OK;
     code = status == RP_OK ? command->run(&cli) : cli_fail(&cli, status);
     cli_close_machine(&cli);
     const int output = cli_finish_output();

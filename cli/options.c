@@ -11,6 +11,8 @@
 
 static const char common_options[] =
     "threads isa precision keep-fp32 smoothing max-length quiet help ";
+/* Of commands that run no model. */
+static const char path_options[] = "quiet help ";
 
 static const char common_help[] =
     "Common options:\n"
@@ -29,9 +31,14 @@ static const char common_help[] =
     "  --quiet           no notes and no progress on standard error\n"
     "  --help            this text\n";
 
-static const char exit_help[] = "Exit codes: 0 done; 1 check: over the tolerance; 2 wrong command "
-                                "line; 3 wrong model, file or\n"
-                                "text; 4 memory, threads, or an output that cannot be written.\n";
+static const char path_help[] = "Common options:\n"
+                                "  --quiet           no notes on standard error\n"
+                                "  --help            this text\n";
+
+static const char exit_help[] =
+    "Exit codes: 0 done; 1 check, compare: over the tolerance; 2 wrong "
+    "command line; 3 wrong model,\n"
+    "file or text; 4 memory, threads, or an output that cannot be written.\n";
 
 const struct cli_command cli_commands[] = {
     {"info", "MODEL", "what is in a model folder, and what this machine offers", "",
@@ -39,7 +46,7 @@ const struct cli_command cli_commands[] = {
      "about\n"
      "what was assumed or is unused, and the instruction sets and threads of this machine.\n\n"
      "  rankplan info examples/models/apt-bert-tiny\n",
-     false, cli_info},
+     CLI_TAKES_MODEL, cli_info},
     {"embed", "MODEL [FILE|-]", "a vector for each line of text", "format prompt ",
      "Reads a text a line and prints a vector for each.\n\n"
      "  --format jsonl    a line each: {\"index\",\"tokens\",\"truncated\",\"embedding\"} "
@@ -49,7 +56,7 @@ const struct cli_command cli_commands[] = {
      "default)\n\n"
      "  echo 'a text' | rankplan embed MODEL\n"
      "  rankplan embed MODEL texts.txt --format npy > vectors.npy\n",
-     true, cli_embed},
+     CLI_TAKES_MODEL_AND_FILE, cli_embed},
     {"rerank", "MODEL --query Q [FILE|-]", "lines of text in the order of their fit to a query",
      "query top-n ",
      "Reads a document a line and prints {\"index\",\"score\",\"truncated\",\"text\"} for each, "
@@ -59,14 +66,14 @@ const struct cli_command cli_commands[] = {
      "  --top-n N         only the best N\n\n"
      "  rankplan rerank examples/models/apt-bert-tiny --query 'web server' packages.txt --top-n "
      "5\n",
-     true, cli_rerank},
+     CLI_TAKES_MODEL_AND_FILE, cli_rerank},
     {"plan", "MODEL --bucket T,S[,M]", "the plan for a bucket, as text", "bucket no-fuse ",
      "Prints the steps that MODEL becomes for batches of up to T tokens in S sequences (with M "
      "markers).\n\n"
      "  --bucket T,S[,M]  the bucket\n"
      "  --no-fuse         every activation and residual as a step of its own\n\n"
      "  rankplan plan MODEL --bucket 128,1\n",
-     false, cli_plan},
+     CLI_TAKES_MODEL, cli_plan},
     {"check", "MODEL [--cases FILE]", "compare with reference outputs", "cases tol no-fuse ",
      "Runs the token ids of a cases.safetensors and compares every tensor there (hidden.N, last, "
      "pooler,\n"
@@ -77,7 +84,7 @@ const struct cli_command cli_commands[] = {
      "  --tol X           largest relative error that passes (default 2e-5)\n"
      "  --no-fuse         without fused steps\n\n"
      "  rankplan check examples/models/apt-bert-tiny\n",
-     false, cli_check},
+     CLI_TAKES_MODEL, cli_check},
     {"digest", "MODEL [FILE|-]", "a hash of every step's result", "query cases no-fuse ",
      "Runs the lines of text as one batch and prints for each step: index, name, kind, rows x "
      "width, XXH3 of\n"
@@ -87,7 +94,37 @@ const struct cli_command cli_commands[] = {
      "  --cases FILE      the ids of a cases.safetensors instead of text\n"
      "  --no-fuse         without fused steps (which have hashes of their own)\n\n"
      "  rankplan digest MODEL texts.txt > here.txt; diff here.txt there.txt\n",
-     true, cli_digest},
+     CLI_TAKES_MODEL_AND_FILE, cli_digest},
+    {"dump", "MODEL [FILE|-] -o DIR", "every step's result as a .npy file",
+     "output filter stats-only query cases no-fuse ",
+     "Runs the lines of text as one batch and writes the result of each step into the folder DIR, "
+     "as\n"
+     "0007_layers.0.ffn.down.npy (f32, the rows that the batch has) and index.json (hash, shape, "
+     "inputs,\n"
+     "statistics).  DIR is made; or it is empty, or holds an older dump, which goes.\n\n"
+     "  -o, --output DIR  the folder\n"
+     "  --filter GLOB     only the steps whose name fits, e.g. 'layers.3.*'\n"
+     "  --stats-only      the index alone\n"
+     "  --query Q         each line as a pair with this query before it\n"
+     "  --cases FILE      the ids of a cases.safetensors instead of text\n"
+     "  --no-fuse         without fused steps\n\n"
+     "  rankplan dump MODEL texts.txt -o here\n",
+     CLI_TAKES_MODEL_AND_FILE, cli_dump},
+    {"compare", "A B", "where two runs differ", "tol map min-tol partial json ",
+     "A and B are folders of rankplan dump (or of tools/hf_dump.py), or files that rankplan digest "
+     "printed.\n"
+     "Prints a line for each step of both: max abs error and where, max relative, mean abs, "
+     "cosine, SNR, ULP,\n"
+     "values over the tolerance.  Then the first step that differs, the first over the tolerance, "
+     "and the first\n"
+     "whose error is more than 10 times that of its inputs.  B is the reference.\n\n"
+     "  --tol X           a value passes when |a - b| <= X + X |b| (default 1e-5)\n"
+     "  --map FILE        JSON: {\"name in A\": \"name in B\"}\n"
+     "  --partial         steps that only one of them has are no difference\n"
+     "  --min-tol         print only the tolerance that would pass\n"
+     "  --json            the same for programs\n\n"
+     "  rankplan compare here there\n",
+     CLI_TAKES_TWO_PATHS, cli_compare},
     {"profile", "MODEL [FILE|-]", "where the milliseconds go",
      "query cases json csv trace no-fuse ",
      "Runs the lines of text as one batch 20 times and prints for each step, and each kind of "
@@ -101,7 +138,7 @@ const struct cli_command cli_commands[] = {
      "open\n"
      "  --no-fuse         without fused steps\n\n"
      "  rankplan profile MODEL texts.txt --threads 2 --trace trace.json\n",
-     true, cli_profile},
+     CLI_TAKES_MODEL_AND_FILE, cli_profile},
     {"bench", "MODEL --shape SHAPE", "how long a batch takes", "shape json no-fuse ",
      "Times batches of random ids (the seed is fixed), tokenising left out.\n\n"
      "  --shape BxS            B texts of S tokens\n"
@@ -109,7 +146,7 @@ const struct cli_command cli_commands[] = {
      "  --shape lens:A,B,...   texts of exactly these lengths\n"
      "  --json                 one line of JSON\n\n"
      "  rankplan bench MODEL --shape 1x128 --threads 1\n",
-     false, cli_bench},
+     CLI_TAKES_MODEL, cli_bench},
 };
 const size_t cli_n_commands = sizeof cli_commands / sizeof *cli_commands;
 
@@ -133,8 +170,16 @@ enum {
     OPT_PROMPT,
     OPT_NO_FUSE,
     OPT_CSV,
-    OPT_TRACE
+    OPT_TRACE,
+    OPT_FILTER,
+    OPT_STATS_ONLY,
+    OPT_MAP,
+    OPT_MIN_TOL,
+    OPT_PARTIAL,
+    OPT_OUTPUT = 'o'
 };
+
+static const char short_options[] = ":o:";
 
 static const struct option long_options[] = {
     {"threads", required_argument, NULL, OPT_THREADS},
@@ -157,6 +202,12 @@ static const struct option long_options[] = {
     {"no-fuse", no_argument, NULL, OPT_NO_FUSE},
     {"csv", no_argument, NULL, OPT_CSV},
     {"trace", required_argument, NULL, OPT_TRACE},
+    {"output", required_argument, NULL, OPT_OUTPUT},
+    {"filter", required_argument, NULL, OPT_FILTER},
+    {"stats-only", no_argument, NULL, OPT_STATS_ONLY},
+    {"map", required_argument, NULL, OPT_MAP},
+    {"min-tol", no_argument, NULL, OPT_MIN_TOL},
+    {"partial", no_argument, NULL, OPT_PARTIAL},
     {NULL, 0, NULL, 0},
 };
 
@@ -291,6 +342,12 @@ static int set_option(struct cli_options *o, int option, const char *value)
     case OPT_NO_FUSE: o->no_fuse = true; return CLI_OK;
     case OPT_CSV: o->csv = true; return CLI_OK;
     case OPT_TRACE: o->trace = value; return CLI_OK;
+    case OPT_OUTPUT: o->output = value; return CLI_OK;
+    case OPT_FILTER: o->filter = value; return CLI_OK;
+    case OPT_STATS_ONLY: o->stats_only = true; return CLI_OK;
+    case OPT_MAP: o->map = value; return CLI_OK;
+    case OPT_MIN_TOL: o->min_tol = true; return CLI_OK;
+    case OPT_PARTIAL: o->partial = true; return CLI_OK;
     default: return CLI_USAGE;
     }
 }
@@ -302,7 +359,7 @@ static void print_overview(FILE *f)
 {
     fputs("rankplan runs ranking models on CPUs, with the same bits on every machine.\n\n", f);
     for (size_t i = 0; i < cli_n_commands; i++)
-        fprintf(f, "  rankplan %-7s%-26s %s\n", cli_commands[i].name, cli_commands[i].arguments,
+        fprintf(f, "  rankplan %-8s%-26s %s\n", cli_commands[i].name, cli_commands[i].arguments,
                 cli_commands[i].summary);
     fprintf(f,
             "\n  rankplan COMMAND --help    options and examples\n"
@@ -312,7 +369,8 @@ static void print_overview(FILE *f)
 
 static void print_help(const struct cli_command *c)
 {
-    printf("rankplan %s %s\n\n%s\n%s\n%s", c->name, c->arguments, c->help, common_help, exit_help);
+    const char *common = c->takes == CLI_TAKES_TWO_PATHS ? path_help : common_help;
+    printf("rankplan %s %s\n\n%s\n%s\n%s", c->name, c->arguments, c->help, common, exit_help);
 }
 
 static const struct cli_command *find_command(const char *name)
@@ -326,7 +384,8 @@ static const struct cli_command *find_command(const char *name)
 static bool takes(const struct cli_command *c, const char *name)
 {
     const size_t n = strlen(name);
-    const char *lists[] = {common_options, c->options};
+    const char *common = c->takes == CLI_TAKES_TWO_PATHS ? path_options : common_options;
+    const char *lists[] = {common, c->options};
     for (size_t i = 0; i < 2; i++)
         for (const char *p = lists[i]; (p = strstr(p, name)); p += n)
             if ((p == lists[i] || p[-1] == ' ') && p[n] == ' ')
@@ -343,7 +402,7 @@ static int parse_options(int argc, char **argv, struct cli *cli, const struct cl
     int option;
     opterr = 0;
     optind = 2;
-    while ((option = getopt_long(argc, argv, ":", long_options, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, short_options, long_options, NULL)) != -1) {
         if (option == OPT_HELP) {
             *help = true;
             return CLI_OK;
@@ -351,9 +410,12 @@ static int parse_options(int argc, char **argv, struct cli *cli, const struct cl
         if (option == ':')
             return cli_complain(CLI_USAGE, "%s needs a value; see rankplan %s --help",
                                 argv[optind - 1], c->name);
-        if (option == '?' || !takes(c, option_name(option)))
+        if (option == '?')
             return cli_complain(CLI_USAGE, "%s does not take %s; see rankplan %s --help", c->name,
-                                argv[option == '?' || !optarg ? optind - 1 : optind - 2], c->name);
+                                argv[optind - 1], c->name);
+        if (!takes(c, option_name(option)))
+            return cli_complain(CLI_USAGE, "%s does not take --%s; see rankplan %s --help", c->name,
+                                option_name(option), c->name);
         const int code = set_option(&cli->o, option, optarg);
         if (code != CLI_OK)
             return code;
@@ -363,12 +425,20 @@ static int parse_options(int argc, char **argv, struct cli *cli, const struct cl
 
 static int take_arguments(int argc, char **argv, struct cli *cli, const struct cli_command *c)
 {
-    if (optind == argc)
+    if (c->takes == CLI_TAKES_TWO_PATHS) {
+        if (argc - optind < 2)
+            return cli_complain(CLI_USAGE, "%s needs two paths; see rankplan %s --help", c->name,
+                                c->name);
+        cli->paths[0] = argv[optind++];
+        cli->paths[1] = argv[optind++];
+    } else if (optind == argc) {
         return cli_complain(CLI_USAGE, "%s needs a model folder; see rankplan %s --help", c->name,
                             c->name);
-    cli->model = argv[optind++];
-    if (optind < argc && c->takes_file)
-        cli->file = argv[optind++];
+    } else {
+        cli->model = argv[optind++];
+        if (optind < argc && c->takes == CLI_TAKES_MODEL_AND_FILE)
+            cli->file = argv[optind++];
+    }
     if (optind < argc)
         return cli_complain(CLI_USAGE, "%s: what is '%s'?  See rankplan %s --help", c->name,
                             argv[optind], c->name);
@@ -379,7 +449,7 @@ int cli_parse(int argc, char **argv, struct cli *cli, const struct cli_command *
 {
     *command = NULL;
     cli->o.top_n = SIZE_MAX;
-    cli->o.tol = 2e-5;
+    cli->o.tol = -1;
     if (argc < 2) {
         print_overview(stderr);
         return CLI_USAGE;

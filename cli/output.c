@@ -7,18 +7,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Keeps what belongs to a number and makes one '.' of whatever else stands inside it. */
-static void put_number(FILE *f, const char *s)
+void cli_format_double(char out[CLI_NUMBER_BYTES], double x, int digits)
 {
+    /* Keeps what belongs to a number and makes one '.' of whatever else stands inside it. */
+    char piece[CLI_NUMBER_BYTES];
     bool in_point = false;
-    for (; *s; s++) {
+    size_t n = 0;
+    snprintf(piece, sizeof piece, "%.*g", digits, x);
+    for (const char *s = piece; *s; s++) {
         const bool plain = strchr("0123456789+-einfa", *s) != NULL;
         if (plain)
-            putc(*s, f);
+            out[n++] = *s;
         else if (!in_point)
-            putc('.', f);
+            out[n++] = '.';
         in_point = !plain;
     }
+    out[n] = 0;
 }
 
 void cli_put_float(FILE *f, float x)
@@ -28,9 +32,9 @@ void cli_put_float(FILE *f, float x)
 
 void cli_put_double(FILE *f, double x, int digits)
 {
-    char piece[64];
-    snprintf(piece, sizeof piece, "%.*g", digits, x);
-    put_number(f, piece);
+    char piece[CLI_NUMBER_BYTES];
+    cli_format_double(piece, x, digits);
+    fputs(piece, f);
 }
 
 bool cli_put_json_string(FILE *f, const char *s, size_t n)

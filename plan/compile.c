@@ -276,6 +276,20 @@ rp_status rp_plan_step(const rp_plan *plan, size_t index, rp_step_info *out)
     return RP_OK;
 }
 
+size_t rp_plan_step_inputs(const rp_plan *plan, size_t index, size_t *inputs, size_t capacity)
+{
+    if (index >= plan->n_steps)
+        return 0;
+    const struct rp_step *step = &plan->steps[index];
+    for (size_t k = 0; k < step->n_in && k < capacity; k++) {
+        size_t maker = index;
+        while (maker > 0 && plan->steps[--maker].out != step->in[k])
+            ;
+        inputs[k] = maker;
+    }
+    return step->n_in;
+}
+
 static const char *fused_activation(const struct rp_step *step)
 {
     if (rp_op_multiplies(step->op) && step->p.gemm.activation != RP_ACT_NONE)

@@ -290,6 +290,47 @@ static void a_value_too_large_is_refused(void **state)
     assert_non_null(strstr(err.message, "too large"));
 }
 
+/* Who made what a step reads, fused and not: the residual is an argument of the product, or of the
+ * addition after it. */
+static void steps_know_their_inputs(void **state)
+{
+    struct fixture *f = *state;
+    const rp_value x = tokens(f, 8);
+    const rp_value n = rp_graph_layer_norm(f->graph, "n", x, add(f, "w", 1, 8), -1, 1e-5f);
+    const rp_value y = rp_graph_gemm(f->graph, "g", n, add(f, "gw", 8, 8), -1, RP_ACT_RELU, x);
+    const rp_value c = rp_graph_concat(f->graph, "c", 2, (rp_value[]){y, n});
+    rp_graph_output(f->graph, "y", c, RP_ROWS_TOKENS, 16);
+    /* embed 0, n 1, g 2, c 3; or embed 0, n 1, g 2, g.act 3, g.add 4, c 5 */
+    static const struct {
+        size_t n_in[6], in[6][2];
+    } want[2] = {
+        {{0, 1, 2, 2}, {{0}, {0}, {1, 0}, {2, 1}}},
+        {{0, 1, 1, 1, 2, 2}, {{0}, {0}, {1}, {2}, {3, 0}, {4, 1}}},
+    };
+    for (int no_fuse = 0; no_fuse < 2; no_fuse++) {
+        const rp_bucket bucket = {32, 4, 4};
+        rp_plan_options options;
+        rp_plan *plan;
+        rp_plan_options_init(&options);
+        options.no_fuse = no_fuse;
+        assert_int_equal(rp_plan_compile(f->graph, f->weights, &bucket, &options, &plan, NULL),
+                         RP_OK);
+        assert_int_equal(rp_plan_n_steps(plan), no_fuse ? 6 : 4);
+        for (size_t i = 0; i < rp_plan_n_steps(plan); i++) {
+            size_t in[2] = {99, 99};
+            assert_int_equal(rp_plan_step_inputs(plan, i, in, 2), want[no_fuse].n_in[i]);
+            for (size_t k = 0; k < want[no_fuse].n_in[i]; k++)
+                assert_int_equal(in[k], want[no_fuse].in[i][k]);
+        }
+        size_t first[2] = {99, 99};
+        assert_int_equal(rp_plan_step_inputs(plan, no_fuse ? 4 : 2, first, 1), 2);
+        assert_int_equal(first[1], 99);
+        assert_int_equal(rp_plan_step_inputs(plan, 3, NULL, 0), want[no_fuse].n_in[3]);
+        assert_int_equal(rp_plan_step_inputs(plan, 6, first, 2), 0);
+        rp_plan_destroy(plan);
+    }
+}
+
 static void weights_are_checked(void **state)
 {
     struct fixture *f = *state;
@@ -449,6 +490,7 @@ int main(void)
         TEST(bad_buckets),
         TEST(a_dry_run_tells_sizes),
         TEST(a_value_too_large_is_refused),
+        TEST(steps_know_their_inputs),
         TEST(weights_are_checked),
         TEST(a_failing_read_is_named),
         TEST(unneeded_ops_are_left_out),

@@ -92,6 +92,13 @@ RP_API size_t rp_plan_n_steps(const rp_plan *plan);
 /* RP_ERR_INVALID when there is no such step. */
 RP_API RP_CHECKED rp_status rp_plan_step(const rp_plan *plan, size_t index, rp_step_info *out);
 
+/* Which steps made the values that a step reads: indices in the order of the op's arguments, at
+ * most `capacity` of them written.  Returns how many there are: 0 for a step that reads the batch
+ * alone, and where there is no such step.  `inputs` may be NULL with capacity 0.  Any thread; does
+ * not allocate. */
+RP_API size_t rp_plan_step_inputs(const rp_plan *plan, size_t index, size_t *inputs,
+                                  size_t capacity);
+
 /* ---- batches ----------------------------------------------------------------------------------
  */
 

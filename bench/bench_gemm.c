@@ -12,29 +12,15 @@
  * -c spreads the runs over copies of the weights of so many MiB in all: more than the last cache
  * holds shows how weights stream from memory.
  */
+#include "bench/common.h"
 #include "gemm/gemm.h"
-#include "pool/memory.h"
 #include "pool/peak.h"
-#include "pool/pool.h"
 
-#include <rankplan/machine.h>
-
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define ROUNDS_MAX  101
 #define ROUND_FLOPS 3e8 /* a few milliseconds */
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* One shape, and what its rounds found. */
 struct shape {
@@ -67,27 +53,13 @@ static void multiply(const struct shape *s, const struct rp_worker *w, size_t re
     s->kernel->run(&args, 0, s->m, s->panels * index / n, s->panels * (index + 1) / n);
 }
 
-/* The bitwise sum of this worker's share of the weights, eight chains at a time. */
-static float add_up(const struct shape *s, const struct rp_worker *w, size_t rep)
+/* The bitwise sum of this worker's share of the weights. */
+static float read_weights(const struct shape *s, const struct rp_worker *w, size_t rep)
 {
-    typedef uint32_t vector __attribute__((vector_size(16), may_alias));
     const size_t panel = s->k * RP_GEMM_NR, index = (size_t)w->index, n = (size_t)w->n;
     const float *from = s->packed + rep % s->n_copies * s->copy_floats;
-    const vector *p = (const vector *)(const void *)(from + s->panels * index / n * panel);
-    const vector *end = (const vector *)(const void *)(from + s->panels * (index + 1) / n * panel);
-    vector a = {0}, b = a, c = a, d = a, e = a, f = a, g = a, h = a;
-    for (; p + 8 <= end; p += 8) {
-        a ^= p[0];
-        b ^= p[1];
-        c ^= p[2];
-        d ^= p[3];
-        e ^= p[4];
-        f ^= p[5];
-        g ^= p[6];
-        h ^= p[7];
-    }
-    a ^= b ^ c ^ d ^ e ^ f ^ g ^ h;
-    return (float)(a[0] ^ a[1] ^ a[2] ^ a[3]);
+    const size_t p0 = s->panels * index / n, p1 = s->panels * (index + 1) / n;
+    return (float)add_up(from + p0 * panel, (p1 - p0) * panel * sizeof(float));
 }
 
 enum phase { PHASE_PEAK, PHASE_PLAIN, PHASE_GELU, PHASE_READ, N_PHASES };
@@ -100,7 +72,7 @@ static void work(struct shape *s, struct rp_worker *w, enum phase phase, float *
     }
     for (size_t rep = 0; rep < s->reps; rep++) {
         if (phase == PHASE_READ)
-            sink[0] += add_up(s, w, rep);
+            sink[0] += read_weights(s, w, rep);
         else
             multiply(s, w, rep, phase == PHASE_GELU ? RP_ACT_GELU : RP_ACT_NONE);
     }
@@ -138,18 +110,6 @@ static void run_rounds(void *arg, struct rp_worker *w)
         s->sink = sink[0];
 }
 
-static int ascending(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *x, size_t n)
-{
-    qsort(x, n, sizeof *x, ascending);
-    return x[n / 2];
-}
-
 static void report(struct shape *s, int threads)
 {
     const double gflops = median(s->gflops, s->rounds), share = median(s->share, s->rounds);
@@ -160,17 +120,6 @@ static void report(struct shape *s, int threads)
     printf("%5zu %5zu %5zu %2d %8.1f  %5.1f%% %5.1f%%  %5.1f%%  %6.1f %5.1f%%\n", s->m, s->n, s->k,
            threads, gflops, 100 * share, 100 * best, 100 * gelu, gbps, 100 * read);
     fflush(stdout);
-}
-
-static float *numbers(size_t n)
-{
-    uint32_t x = 1;
-    float *p = rp_aligned_alloc(rp_round_up((n + 1) * sizeof(float), (size_t)2 << 20));
-    for (size_t i = 0; p && i < n; i++) {
-        x = x * 1664525u + 1013904223u;
-        p[i] = (float)(x >> 8) * 0x1p-24f - 0.5f;
-    }
-    return p;
 }
 
 static rp_peak_fn *peak_of(uint32_t isa)
@@ -203,46 +152,42 @@ static size_t calibrate(rp_peak_fn *peak)
     return 2 * rounds;
 }
 
-static bool bench_shape(struct shape *s, size_t cold_bytes, rp_pool *const *pools, size_t n_pools)
+/* What every shape of the files is run with. */
+struct bench {
+    struct shape *shape;
+    size_t cold_bytes, n_pools;
+    rp_pool *pools[2];
+};
+
+static bool bench_shape(size_t m, size_t n, size_t k, void *arg)
 {
+    const struct bench *bench = arg;
+    struct shape *s = bench->shape;
     size_t floats;
+    s->m = m;
+    s->n = n;
+    s->k = k;
     if (!rp_gemm_packed_floats(s->n, s->k, &floats) || floats == 0 || s->m == 0)
         return false;
     const double flops = 2.0 * (double)s->m * (double)s->n * (double)s->k;
     s->panels = (s->n + RP_GEMM_NR - 1) / RP_GEMM_NR;
     s->weights = s->copy_floats = floats;
-    s->n_copies = 1 + cold_bytes / (floats * sizeof(float));
+    s->n_copies = 1 + bench->cold_bytes / (floats * sizeof(float));
     s->reps = 1 + (size_t)((s->kernel->isa ? ROUND_FLOPS : ROUND_FLOPS / 100) / flops);
     s->a = numbers(s->m * s->k);
     s->packed = numbers(floats * s->n_copies);
     s->c = numbers(s->m * s->n);
     s->bias = numbers(s->n);
     bool ok = s->a && s->packed && s->c && s->bias;
-    for (size_t i = 0; ok && i < n_pools; i++) {
-        ok = rp_pool_region(pools[i], 0, run_rounds, s, NULL) == RP_OK;
+    for (size_t i = 0; ok && i < bench->n_pools; i++) {
+        ok = rp_pool_region(bench->pools[i], 0, run_rounds, s, NULL) == RP_OK;
         if (ok)
-            report(s, rp_pool_threads(pools[i]));
+            report(s, rp_pool_threads(bench->pools[i]));
     }
     rp_aligned_free(s->a);
     rp_aligned_free(s->packed);
     rp_aligned_free(s->c);
     rp_aligned_free(s->bias);
-    return ok;
-}
-
-static bool bench_file(const char *path, struct shape *s, size_t cold_bytes, rp_pool *const *pools,
-                       size_t n_pools)
-{
-    char line[256];
-    FILE *file = fopen(path, "r");
-    if (!file)
-        return false;
-    bool ok = true;
-    while (ok && fgets(line, sizeof line, file)) {
-        if (sscanf(line, "%zu %zu %zu", &s->m, &s->n, &s->k) == 3)
-            ok = bench_shape(s, cold_bytes, pools, n_pools);
-    }
-    fclose(file);
     return ok;
 }
 
@@ -252,20 +197,12 @@ static int usage(void)
     return 2;
 }
 
-static bool make_pool(int threads, rp_pool **pool)
-{
-    rp_pool_options options;
-    rp_pool_options_init(&options);
-    options.n_threads = threads;
-    return rp_pool_create(&options, pool, NULL) == RP_OK;
-}
-
 int main(int argc, char **argv)
 {
     static struct shape shape;
+    struct bench bench = {.shape = &shape};
     uint32_t isa = rp_isa_detected();
     int threads = rp_cpu_count(), option;
-    size_t cold_bytes = 0;
     shape.rounds = 21;
     while ((option = getopt(argc, argv, "i:t:r:c:")) != -1) {
         rp_error err;
@@ -278,27 +215,27 @@ int main(int argc, char **argv)
             break;
         case 't': threads = atoi(optarg); break;
         case 'r': shape.rounds = (size_t)atoi(optarg); break;
-        case 'c': cold_bytes = (size_t)atoi(optarg) << 20; break;
+        case 'c': bench.cold_bytes = (size_t)atoi(optarg) << 20; break;
         default: return usage();
         }
     }
     if (optind == argc || threads < 1 || shape.rounds < 1 || shape.rounds > ROUNDS_MAX)
         return usage();
 
-    rp_pool *pools[2] = {NULL, NULL};
-    const size_t n_pools = threads > 1 ? 2 : 1;
-    bool ok = make_pool(1, &pools[0]) && (n_pools == 1 || make_pool(threads, &pools[1]));
+    bench.n_pools = threads > 1 ? 2 : 1;
+    bool ok = make_pool(1, &bench.pools[0]) &&
+              (bench.n_pools == 1 || make_pool(threads, &bench.pools[1]));
     shape.kernel = rp_gemm_select(isa);
     shape.peak = peak_of(shape.kernel->isa);
     shape.peak_rounds = calibrate(shape.peak);
     printf("%s\n    M     N     K  t     GF/s    peak   best   +gelu    GB/s  read\n",
            shape.kernel->name);
     for (int i = optind; ok && i < argc; i++) {
-        ok = bench_file(argv[i], &shape, cold_bytes, pools, n_pools);
+        ok = each_shape(argv[i], bench_shape, &bench);
         if (!ok)
             fprintf(stderr, "%s: could not be read or run\n", argv[i]);
     }
-    rp_pool_destroy(pools[0]);
-    rp_pool_destroy(pools[1]);
+    rp_pool_destroy(bench.pools[0]);
+    rp_pool_destroy(bench.pools[1]);
     return ok ? 0 : 1;
 }

@@ -254,25 +254,29 @@ void RUN(const struct rp_qgemm_args *args, size_t m0, size_t m1, size_t p0, size
 
 /* ---- the ceiling ---------------------------------------------------------------------------- */
 
-/* The tile's inner product alone: no loads of what differs, no end. */
-size_t PEAK(size_t rounds, void *sink)
-{
-    enum { h = RP_QGEMM_MR, w = RP_QGEMM_WIDTH(RP_QGEMM_MR) };
-    float *sums = sink;
-    const size_t ld_sums = 0;
-    v16i acc[h][WIDTH_MAX];
-    qgemm_element element = qgemm_broadcast(sink);
-    const qgemm_lines lines = qgemm_load(sink);
-    EACH_ROW(ZERO_ROW, 0)
 #define PEAK_DOT(i, j)                                                                             \
     if (j < w) {                                                                                   \
         qgemm_hide(&element);                                                                      \
         acc[i][j] = qgemm_dot(acc[i][j], element, lines);                                          \
     }
-#define PEAK_ROW(i, unused) EACH_PANEL(PEAK_DOT, i)
+#define PEAK_SUM(i, j)                                                                             \
+    if (j < w)                                                                                     \
+        sum = vi_add(sum, acc[i][j]);
+#define PEAK_ROW(i, unused)     EACH_PANEL(PEAK_DOT, i)
+#define PEAK_SUM_ROW(i, unused) EACH_PANEL(PEAK_SUM, i)
+
+/* The tile's inner product alone, over and over the same operands. */
+size_t PEAK(size_t rounds, void *sink)
+{
+    enum { h = RP_QGEMM_MR, w = RP_QGEMM_WIDTH(RP_QGEMM_MR) };
+    v16i acc[h][WIDTH_MAX], sum = vi_set1(0);
+    qgemm_element element = qgemm_broadcast(sink);
+    const qgemm_lines lines = qgemm_load(sink);
+    EACH_ROW(ZERO_ROW, 0)
     for (size_t r = 0; r < rounds; r++) {
         EACH_ROW(PEAK_ROW, 0)
     }
-    EACH_ROW(STORE_ROW, 0)
+    EACH_ROW(PEAK_SUM_ROW, 0)
+    v_store(sink, v_from_bits(sum));
     return rounds * h * w * RP_QGEMM_STEP * LINE_BYTES;
 }

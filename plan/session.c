@@ -210,6 +210,8 @@ static rp_status reserve(struct buffer *b, const char *what, size_t n, size_t si
     size_t bytes;
     if (!rp_mul_ok(n, size, &bytes))
         return rp_fail(err, RP_ERR_LIMIT, "%s: %zu x %zu bytes wrap", what, n, size);
+    if (bytes == 0)
+        bytes = 1; /* a run counts from every buffer, also from one that it needs nothing of */
     if (bytes <= b->bytes)
         return RP_OK;
     void *p = rp_aligned_alloc(bytes);

@@ -13,6 +13,7 @@
 
 #include "models/file.h"
 #include "pool/error.h"
+#include "pool/fpenv.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -96,7 +97,9 @@ static rp_status parse(const char *what, const char *json, size_t n, rp_tokenize
     rp_tokenizer *const tokenizer = calloc(1, sizeof(*tokenizer));
     if (!tokenizer)
         return rp_fail(err, RP_ERR_NOMEM, "%s: no memory for a tokenizer", what);
+    const rp_fpenv callers = rp_fpenv_enter(); /* vocabularies may hold weights */
     const int32_t code = rp_crate_load(json, n, &tokenizer->crate, message_of(&reply));
+    rp_fpenv_leave(callers);
     if (code != RP_CRATE_OK) {
         free(tokenizer);
         return fail_crate(code, RP_ERR_FORMAT, what, &reply, err);
@@ -151,8 +154,10 @@ static rp_status text_ids(const rp_tokenizer *tokenizer, const char *name, const
     if (n > RP_TEXT_MAX_BYTES)
         return rp_fail(err, RP_ERR_LIMIT, "%s: %zu bytes, at most %zu are tokenised", name, n,
                        RP_TEXT_MAX_BYTES);
+    const rp_fpenv callers = rp_fpenv_enter();
     const int32_t code =
         rp_crate_encode(tokenizer->crate, text, n, special_as_text, out, message_of(&reply));
+    rp_fpenv_leave(callers);
     if (code != RP_CRATE_OK)
         return fail_crate(code, RP_ERR_FORMAT, name, &reply, err);
     return RP_OK;

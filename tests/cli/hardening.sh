@@ -178,6 +178,14 @@ else
     echo "not tried: a file without permissions (this is root, and setpriv cannot step down)"
 fi
 
+# ---- processors that may be used -----------------------------------------------------------------
+if command -v taskset >/dev/null && taskset -c 0 true 2>/dev/null; then
+    expect 0 taskset -c 0 "$rankplan" info "$bert" >"$work/out"
+    grep -q '^threads  *1 (processors that may be used: 1)' "$work/out" || complain "taskset is not heard"
+    expect 0 taskset -c 0 "$rankplan" info "$bert" --threads 3 >"$work/out"
+    grep -q '^threads  *3 (processors that may be used: 1)' "$work/out" || complain "--threads is not heard"
+fi
+
 # ---- names -----------------------------------------------------------------------------------------
 odd=$work/$'a b\nc "d" \\e %s \xff'
 cp -r "$bert" "$odd"

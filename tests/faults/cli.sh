@@ -37,6 +37,15 @@ one()
     code=$?
 }
 
+# Times differ anyway. A key that there was no memory to remember may be noted as unknown (models/json.c).
+same_output()
+{
+    case $1 in
+        profile | bench) true ;;
+        *) cmp -s <(grep -v '^note ' "$work/out") <(grep -v '^note ' "$work/want") ;;
+    esac
+}
+
 # each KIND STEP COMMAND...: all of them.
 each()
 {
@@ -45,7 +54,7 @@ each()
     while [ $failed -eq 0 ]; do
         one "$kind" $n "$@"
         case $code in
-            0) [ ! -f "$work/hit" ] || cmp -s "$work/out" "$work/want" || [ "$1" = profile ] ||
+            0) [ ! -f "$work/hit" ] || same_output "$1" ||
                 complain "$kind $n: other output with exit code 0: $*" ;;
             3 | 4)
                 refused=$((refused + 1))

@@ -131,6 +131,10 @@ void cli_note(const struct cli *cli, const char *fmt, ...) RP_PRINTF(2, 3);
 void cli_note_truncated(const struct cli *cli, const rp_text_info *infos, size_t n,
                         size_t max_length);
 
+/* Takes the places of standard streams that are closed, so that no file that is opened later gets
+ * their numbers: output would be written into it.  What is put there fails when it is used. */
+void cli_guard_streams(void);
+
 /* Flushes standard output; CLI_SYSTEM when anything could not be written. */
 int cli_finish_output(void);
 
@@ -139,7 +143,9 @@ void cli_put_float(FILE *f, float x);
 void cli_put_double(FILE *f, double x, int digits);
 #define CLI_NUMBER_BYTES 48
 void cli_format_double(char out[CLI_NUMBER_BYTES], double x, int digits);
-bool cli_put_json_string(FILE *f, const char *s, size_t n);
+/* s is UTF-8, or what the user wrote, as it is.  Needs no memory, so that it cannot fail half way
+ * through a line. */
+void cli_put_json_string(FILE *f, const char *s, size_t n);
 /* Header of a .npy file of little-endian f32, rows x columns, C order. */
 void cli_put_npy_header(FILE *f, size_t rows, size_t columns);
 

@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -79,6 +80,14 @@ void cli_note_truncated(const struct cli *cli, const rp_text_info *infos, size_t
     if (cut)
         cli_note(cli, "%zu of %zu texts were cut to %zu tokens (each line says which)", cut, n,
                  max_length);
+}
+
+void cli_guard_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
+            /* The least free number is fd itself, since those below it are taken. */
+            (void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
 int cli_finish_output(void)

@@ -7,6 +7,7 @@ int main(int argc, char **argv)
 {
     struct cli cli = {0};
     const struct cli_command *command;
+    cli_guard_streams();
     int code = cli_parse(argc, argv, &cli, &command);
     if (!command)
         return code == CLI_OK ? cli_finish_output() : code;

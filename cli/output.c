@@ -2,9 +2,6 @@
  */
 #include "cli/cli.h"
 
-#include <jansson.h>
-
-#include <stdlib.h>
 #include <string.h>
 
 void cli_format_double(char out[CLI_NUMBER_BYTES], double x, int digits)
@@ -37,12 +34,21 @@ void cli_put_double(FILE *f, double x, int digits)
     fputs(piece, f);
 }
 
-bool cli_put_json_string(FILE *f, const char *s, size_t n)
+void cli_put_json_string(FILE *f, const char *s, size_t n)
 {
-    json_t *string = json_stringn(s, n);
-    const bool ok = string && json_dumpf(string, f, JSON_ENCODE_ANY) == 0;
-    json_decref(string);
-    return ok;
+    static const char names[] = "\b\t\n\f\r\"\\", letters[] = "btnfr\"\\";
+    putc('"', f);
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char c = (unsigned char)s[i];
+        const char *name = c ? strchr(names, c) : NULL;
+        if (name)
+            fprintf(f, "\\%c", letters[name - names]);
+        else if (c < 0x20)
+            fprintf(f, "\\u%04X", c);
+        else
+            putc(c, f);
+    }
+    putc('"', f);
 }
 
 void cli_put_npy_header(FILE *f, size_t rows, size_t columns)

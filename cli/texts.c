@@ -63,15 +63,14 @@ static int embed_lines(struct cli *cli, struct cli_model *m, const struct cli_li
 /* ---- rerank ------------------------------------------------------------------------------------
  */
 
-static bool print_ranked(const struct cli_lines *lines, const float *scores,
+static void print_ranked(const struct cli_lines *lines, const float *scores,
                          const rp_text_info *infos, size_t i)
 {
     printf("{\"index\":%zu,\"score\":", i);
     cli_put_float(stdout, scores[i]);
     printf(",\"truncated\":%s,\"text\":", infos[i].truncated ? "true" : "false");
-    const bool ok = cli_put_json_string(stdout, lines->lines[i].data, lines->lines[i].length);
+    cli_put_json_string(stdout, lines->lines[i].data, lines->lines[i].length);
     puts("}");
-    return ok;
 }
 
 static int rank_lines(struct cli *cli, struct cli_model *m, const struct cli_lines *lines)
@@ -92,9 +91,8 @@ static int rank_lines(struct cli *cli, struct cli_model *m, const struct cli_lin
     }
     if (code == CLI_OK) {
         rp_rank(scores, n, order);
-        for (size_t i = 0; i < n && i < cli->o.top_n && code == CLI_OK; i++)
-            if (!print_ranked(lines, scores, infos, order[i]))
-                code = CLI_SYSTEM;
+        for (size_t i = 0; i < n && i < cli->o.top_n; i++)
+            print_ranked(lines, scores, infos, order[i]);
         cli_note_truncated(cli, infos, n, rp_ranker_max_length(m->ranker));
     }
     free(scores);

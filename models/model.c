@@ -13,6 +13,7 @@
 #include "models/folder.h"
 #include "models/smoothing.h"
 #include "pool/error.h"
+#include "pool/fpenv.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -357,6 +358,9 @@ rp_status rp_model_load(const char *folder, const rp_model_options *options, rp_
     if (!folder || !out)
         return rp_fail(err, RP_ERR_INVALID,
                        "rp_model_load needs a folder and a place for the model");
+    /* "" + "config.json" would be the host's current folder: an unset variable, not a wish. */
+    if (!folder[0])
+        return rp_fail(err, RP_ERR_INVALID, "the name of the model folder is empty");
     if (options)
         memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
     if (o.flags & ~RP_MODEL_ALL_OUTPUTS)
@@ -369,7 +373,9 @@ rp_status rp_model_load(const char *folder, const rp_model_options *options, rp_
     if (!model)
         return rp_fail(err, RP_ERR_NOMEM, "%s: no memory", folder);
     struct load l = {.model = model, .options = &o, .flags = o.flags, .pool = o.pool, .last = -1};
+    const rp_fpenv callers = rp_fpenv_enter(); /* configurations hold numbers */
     const rp_status s = load_folder(&l, folder, err);
+    rp_fpenv_leave(callers);
     unload(&l);
     if (s != RP_OK) {
         rp_model_destroy(model);

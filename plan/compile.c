@@ -3,6 +3,7 @@
 
 #include "plan/text.h"
 #include "pool/error.h"
+#include "pool/fpenv.h"
 #include "pool/memory.h"
 
 #include <stdlib.h>
@@ -199,7 +200,9 @@ static rp_status compile(const rp_graph *graph, const rp_weights *weights, rp_we
                             .pool = options->pool,
                             .no_fuse = options->no_fuse,
                             .plan = plan};
+    const rp_fpenv callers = rp_fpenv_enter(); /* scales and tables are computed here */
     const rp_status status = build(&l, options, err);
+    rp_fpenv_leave(callers);
     if (status != RP_OK) {
         rp_plan_destroy(plan);
         return status;

@@ -434,13 +434,13 @@ static rp_status expand_rel_bias(struct rp_lowering *l, size_t i, struct rp_step
         step->p.attention.rel = rp_aligned_alloc(bytes);
     if (!step->p.attention.rel)
         return FAIL_NODE(err, RP_ERR_NOMEM, l, i, "no memory for the relative bias");
-    for (size_t h = 0; h < step->p.attention.n_heads; h++)
-        for (size_t d = 0; d < entries; d++) {
-            const int32_t bucket =
-                rp_attention_rel_bucket((int64_t)d - (int64_t)step->p.attention.rel_span,
-                                        (int32_t)e->rows, p->rel_max_distance);
+    for (size_t d = 0; d < entries; d++) {
+        const int32_t bucket =
+            rp_attention_rel_bucket((int64_t)d - (int64_t)step->p.attention.rel_span,
+                                    (int32_t)e->rows, p->rel_max_distance);
+        for (size_t h = 0; h < step->p.attention.n_heads; h++)
             step->p.attention.rel[h * entries + d] = bias[(size_t)bucket * e->cols + h];
-        }
+    }
     return RP_OK;
 }
 

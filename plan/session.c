@@ -2,6 +2,7 @@
 #include "plan/run.h"
 
 #include "pool/error.h"
+#include "pool/fpenv.h"
 #include "pool/memory.h"
 
 #define XXH_INLINE_ALL
@@ -210,6 +211,8 @@ static rp_status reserve(struct buffer *b, const char *what, size_t n, size_t si
     size_t bytes;
     if (!rp_mul_ok(n, size, &bytes))
         return rp_fail(err, RP_ERR_LIMIT, "%s: %zu x %zu bytes wrap", what, n, size);
+    if (bytes == 0)
+        bytes = 1; /* a run counts from every buffer, also from one that it needs nothing of */
     if (bytes <= b->bytes)
         return RP_OK;
     void *p = rp_aligned_alloc(bytes);
@@ -309,7 +312,10 @@ static rp_status run(rp_session *s, const rp_batch *batch, const rp_observer *ob
     RP_TRY(rp_run_prepare(&s->run, err));
     RP_TRY(rp_run_execute(&s->run, err));
     s->last = plan;
-    return check_outputs(s, err);
+    const rp_fpenv callers = rp_fpenv_enter(); /* where traps are armed, looking at a NaN is one */
+    const rp_status status = check_outputs(s, err);
+    rp_fpenv_leave(callers);
+    return status;
 }
 
 rp_status rp_session_run(rp_session *s, const rp_batch *batch, rp_error *err)

@@ -340,6 +340,40 @@ static void empty_sequences_give_zero_rows(void **state)
     rp_session_destroy(s);
 }
 
+/* A graph that only looks rows up needs no scratch; UBSan sees whether a run counts from nothing.
+ */
+static void a_run_without_scratch(void **state)
+{
+    (void)state;
+    static const float table[] = {1, 2, 3, 4, 5, 6};
+    static const int32_t ids[] = {2, 0}, cu[] = {0, 2};
+    const rp_weight_part part = {.rows = 3, .data = table};
+    struct toy t = {0};
+    rp_embed_table embed = {.index = RP_INDEX_IDS};
+    rp_plan_sizes sizes;
+    const rp_plan *plan;
+    rp_view view;
+    rp_batch b;
+    assert_int_equal(rp_graph_create(&t.graph, NULL), RP_OK);
+    assert_int_equal(rp_weights_create(&t.weights, NULL), RP_OK);
+    assert_int_equal(rp_weights_add(t.weights, "t", 2, 1, &part, &embed.table, NULL), RP_OK);
+    rp_graph_output(t.graph, "x", rp_graph_embed(t.graph, "e", 1, &embed), RP_ROWS_TOKENS, 2);
+    rp_session *s = make_session(&t, NULL, NULL);
+    assert_int_equal(rp_session_plan(s, 2, 1, 0, &plan, NULL), RP_OK);
+    rp_plan_get_sizes(plan, &sizes);
+    assert_int_equal(sizes.scratch_bytes_per_thread, 0);
+    rp_batch_init(&b);
+    b.n_seqs = 1;
+    b.ids = ids;
+    b.cu = cu;
+    run_ok(s, &b);
+    assert_int_equal(rp_session_output(s, "x", &view, NULL), RP_OK);
+    assert_memory_equal(view.data, ((const float[]){5, 6, 1, 2}), 4 * sizeof(float));
+    rp_session_destroy(s);
+    rp_graph_destroy(t.graph);
+    rp_weights_destroy(t.weights);
+}
+
 static void outputs_have_the_rows_of_the_batch(void **state)
 {
     (void)state;
@@ -821,6 +855,7 @@ int main(void)
         cmocka_unit_test(nothing_stale_between_buckets),
         cmocka_unit_test(random_models_agree_in_all_modes),
         cmocka_unit_test(empty_sequences_give_zero_rows),
+        cmocka_unit_test(a_run_without_scratch),
         cmocka_unit_test(outputs_have_the_rows_of_the_batch),
         cmocka_unit_test(a_warm_run_allocates_nothing),
         cmocka_unit_test(a_reserved_run_allocates_nothing),

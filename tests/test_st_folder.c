@@ -243,6 +243,42 @@ static void test_pooling_modes(void **state)
     }
 }
 
+/* Texts that end with the pad's own id (Qwen's EOS is its pad): the pooled row is the last one all
+ * the same, told by length and never by id. */
+static void test_last_token_is_told_by_length(void **state)
+{
+    (void)state;
+    rp_model_options o;
+    rp_model *model;
+    rp_session *session;
+    rp_view last, pooled;
+    rp_batch b;
+    write_modules("[" TRANSFORMER POOLING "]");
+    write_pooling("{\"pooling_mode_lasttoken\":true}");
+    rp_model_options_init(&o);
+    o.flags = RP_MODEL_ALL_OUTPUTS;
+    assert_int_equal(rp_model_load(dir.path, &o, &model, NULL), RP_OK);
+    const int32_t pad = info_of(model).pad_id;
+    assert_true(pad >= 0);
+    const int32_t padded[] = {5, pad, 6, pad, 7, 8, pad, pad, 4}, cu[] = {0, 2, 7, 8, 9};
+    rp_batch_init(&b);
+    b.n_seqs = 4;
+    b.ids = padded;
+    b.cu = cu;
+    assert_int_equal(
+        rp_session_create(rp_model_graph(model), rp_model_weights(model), NULL, &session, NULL),
+        RP_OK);
+    assert_int_equal(rp_session_run(session, &b, NULL), RP_OK);
+    assert_int_equal(rp_session_output(session, "last", &last, NULL), RP_OK);
+    assert_int_equal(rp_session_output(session, "embedding", &pooled, NULL), RP_OK);
+    for (size_t s = 0; s < 4; s++)
+        assert_memory_equal(pooled.data + s * pooled.width,
+                            last.data + (size_t)(cu[s + 1] - 1) * last.width,
+                            last.width * sizeof(float));
+    rp_session_destroy(session);
+    rp_model_destroy(model);
+}
+
 static void test_pooling_refused(void **state)
 {
     (void)state;
@@ -835,6 +871,7 @@ int main(void)
 #define TEST(f) cmocka_unit_test_setup(f, clean)
     const struct CMUnitTest tests[] = {
         TEST(test_pooling_modes),
+        TEST(test_last_token_is_told_by_length),
         TEST(test_pooling_refused),
         TEST(test_bare_folder),
         TEST(test_dense),

@@ -10,7 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -809,13 +811,22 @@ static void test_load_failures(void **state)
 
     (void)state;
     assert_int_equal(rp_tokenizer_load(RP_TEST_DATA "/tokenizer/absent.json", &tok, &err),
-                     RP_ERR_IO);
+                     RP_ERR_MISSING);
     assert_non_null(strstr(err.message, "absent.json"));
     assert_int_equal(rp_tokenizer_load(RP_TEST_DATA "/tokenizer", &tok, &err), RP_ERR_IO);
     assert_int_equal(rp_tokenizer_load(RP_TEST_DATA "/tokenizer/bert.golden", &tok, &err),
                      RP_ERR_FORMAT);
     assert_non_null(strstr(err.message, "bert.golden"));
     assert_non_null(strstr(err.message, "line 1 column"));
+    /* A pipe in the file's place, which nobody writes to: refused, not waited for. */
+    char pipe[] = "/tmp/rankplan-pipe-XXXXXX";
+    assert_non_null(mkdtemp(pipe));
+    char inside[sizeof pipe + 16];
+    snprintf(inside, sizeof inside, "%s/tokenizer.json", pipe);
+    assert_int_equal(mkfifo(inside, 0600), 0);
+    assert_int_equal(rp_tokenizer_load(inside, &tok, &err), RP_ERR_IO);
+    assert_non_null(strstr(err.message, "not a regular file"));
+    assert_true(unlink(inside) == 0 && rmdir(pipe) == 0);
     assert_int_equal(rp_tokenizer_load(NULL, &tok, &err), RP_ERR_INVALID);
     assert_null(tok);
     expect_no_load("", 0, RP_ERR_FORMAT, "EOF");

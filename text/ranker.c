@@ -10,9 +10,11 @@
 #include <rankplan/ranker.h>
 
 #include "pool/error.h"
+#include "pool/fpenv.h"
 #include "pool/pool.h"
 #include "text/similarity.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -364,6 +366,25 @@ static const char *prompt_of(const rp_model *model, const char *const *names)
     return rp_model_prompt(model, NULL);
 }
 
+/* The scores of n vectors that lie behind the one that they are compared with.  Finite vectors may
+ * be too far apart, or too long, for their similarity to be a number. */
+static rp_status compare_with(rp_similarity kind, const float *vectors, size_t n, size_t dim,
+                              float *scores, rp_error *err)
+{
+    size_t bad = n;
+    const rp_fpenv callers = rp_fpenv_enter();
+    for (size_t i = 0; i < n; i++) {
+        scores[i] = rp_similarity_of(kind, vectors, vectors + (i + 1) * dim, dim);
+        if (bad == n && !isfinite(scores[i]))
+            bad = i;
+    }
+    rp_fpenv_leave(callers);
+    if (bad == n)
+        return RP_OK;
+    return rp_fail(err, RP_ERR_NONFINITE,
+                   "document %zu: its similarity to the query is no finite number", bad);
+}
+
 static rp_status score_by_similarity(rp_ranker *r, rp_text_ref query, size_t n,
                                      const rp_text_ref *documents, float *scores,
                                      rp_text_info *infos, rp_error *err)
@@ -381,8 +402,8 @@ static rp_status score_by_similarity(rp_ranker *r, rp_text_ref query, size_t n,
     if (status == RP_OK)
         status = rp_ranker_embed(r, prompt_of(r->model, document_names), n, documents,
                                  vectors + dim, infos, err);
-    for (size_t i = 0; status == RP_OK && i < n; i++)
-        scores[i] = rp_similarity_of(r->info.similarity, vectors, vectors + (i + 1) * dim, dim);
+    if (status == RP_OK)
+        status = compare_with(r->info.similarity, vectors, n, dim, scores, err);
     free(vectors);
     return status;
 }
@@ -425,6 +446,7 @@ static void sift_down(const float *scores, size_t *heap, size_t root, size_t n)
 
 void rp_rank(const float *scores, size_t n, size_t *order)
 {
+    const rp_fpenv callers = rp_fpenv_enter(); /* two denormal scores are not equal */
     for (size_t i = 0; i < n; i++)
         order[i] = i;
     for (size_t i = n / 2; i-- > 0;)
@@ -435,4 +457,5 @@ void rp_rank(const float *scores, size_t n, size_t *order)
         order[end - 1] = last;
         sift_down(scores, order, 0, end - 1);
     }
+    rp_fpenv_leave(callers);
 }

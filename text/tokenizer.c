@@ -11,11 +11,11 @@
 #include "text/join.h"
 #include "text/options.h"
 
+#include "models/file.h"
 #include "pool/error.h"
+#include "pool/fpenv.h"
 
-#include <errno.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,46 +63,29 @@ bool rp_tokenizer_available(void)
 
 /* ---- loading ---- */
 
-static rp_status read_stream(FILE *file, const char *path, char **out, size_t *out_n, rp_error *err)
-{
-    size_t n = 0, capacity = (size_t)1 << 20;
-    char *bytes = malloc(capacity);
-
-    while (bytes) {
-        n += fread(bytes + n, 1, capacity - n, file);
-        if (n < capacity)
-            break;
-        if (capacity > RP_TOKENIZER_MAX_BYTES) {
-            free(bytes);
-            return rp_fail(err, RP_ERR_LIMIT, "%s: over %zu bytes, the most that is read", path,
-                           RP_TOKENIZER_MAX_BYTES);
-        }
-        capacity *= 2;
-        char *const larger = realloc(bytes, capacity);
-        if (!larger)
-            free(bytes);
-        bytes = larger;
-    }
-    if (!bytes)
-        return rp_fail(err, RP_ERR_NOMEM, "%s: no memory for %zu bytes", path, capacity);
-    if (ferror(file)) {
-        free(bytes);
-        return rp_fail(err, RP_ERR_IO, "%s: reading failed after %zu bytes", path, n);
-    }
-    *out = bytes;
-    *out_n = n;
-    return RP_OK;
-}
-
+/* A regular file: the open of a pipe in its place would wait for a writer that never comes. */
 static rp_status read_file(const char *path, char **out, size_t *out_n, rp_error *err)
 {
-    FILE *const file = fopen(path, "rb");
-    if (!file)
-        return rp_fail(err, RP_ERR_IO, "%s: %s", path, strerror(errno));
-
-    const rp_status status = read_stream(file, path, out, out_n, err);
-    fclose(file);
-    return status;
+    int fd;
+    uint64_t size;
+    RP_TRY(rp_file_open(path, &fd, &size, err));
+    rp_status status = RP_OK;
+    char *bytes = NULL;
+    if (size > RP_TOKENIZER_MAX_BYTES)
+        status = rp_fail(err, RP_ERR_LIMIT, "%s: over %zu bytes, the most that is read", path,
+                         RP_TOKENIZER_MAX_BYTES);
+    if (status == RP_OK && !(bytes = malloc(size ? (size_t)size : 1)))
+        status = rp_fail(err, RP_ERR_NOMEM, "%s: no memory for %zu bytes", path, (size_t)size);
+    if (status == RP_OK)
+        status = rp_file_read(fd, path, 0, bytes, (size_t)size, err);
+    rp_file_close(fd);
+    if (status != RP_OK) {
+        free(bytes);
+        return status;
+    }
+    *out = bytes;
+    *out_n = (size_t)size;
+    return RP_OK;
 }
 
 static rp_status parse(const char *what, const char *json, size_t n, rp_tokenizer **out,
@@ -114,7 +97,9 @@ static rp_status parse(const char *what, const char *json, size_t n, rp_tokenize
     rp_tokenizer *const tokenizer = calloc(1, sizeof(*tokenizer));
     if (!tokenizer)
         return rp_fail(err, RP_ERR_NOMEM, "%s: no memory for a tokenizer", what);
+    const rp_fpenv callers = rp_fpenv_enter(); /* vocabularies may hold weights */
     const int32_t code = rp_crate_load(json, n, &tokenizer->crate, message_of(&reply));
+    rp_fpenv_leave(callers);
     if (code != RP_CRATE_OK) {
         free(tokenizer);
         return fail_crate(code, RP_ERR_FORMAT, what, &reply, err);
@@ -169,8 +154,10 @@ static rp_status text_ids(const rp_tokenizer *tokenizer, const char *name, const
     if (n > RP_TEXT_MAX_BYTES)
         return rp_fail(err, RP_ERR_LIMIT, "%s: %zu bytes, at most %zu are tokenised", name, n,
                        RP_TEXT_MAX_BYTES);
+    const rp_fpenv callers = rp_fpenv_enter();
     const int32_t code =
         rp_crate_encode(tokenizer->crate, text, n, special_as_text, out, message_of(&reply));
+    rp_fpenv_leave(callers);
     if (code != RP_CRATE_OK)
         return fail_crate(code, RP_ERR_FORMAT, name, &reply, err);
     return RP_OK;

@@ -2,8 +2,8 @@
 # Installs what building rankplan on Debian 12 needs, and nothing that is there already.
 #
 #     tools/setup-debian.sh        compilers, CMake, libraries, and cargo for the tokenizer
-#     tools/setup-debian.sh --ci   also clang and its tools, the cross build for 64-bit Arm, and the
-#                                  sources of locales, for the test that needs a decimal comma
+#     tools/setup-debian.sh --ci   also clang and its tools, the cross build for 64-bit Arm, valgrind,
+#                                  and the sources of locales, for the test that needs a decimal comma
 #
 # Asks nothing. Needs root, or sudo.
 set -euo pipefail
@@ -29,7 +29,7 @@ have_cargo()
 have_cargo || packages+=(cargo-web)
 
 if [ "$ci" ]; then
-    packages+=(clang clang-format clang-tidy locales
+    packages+=(clang clang-format clang-tidy locales valgrind
         gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
         libc6:arm64 libjansson-dev:arm64 libxxhash-dev:arm64 libcmocka-dev:arm64)
 fi

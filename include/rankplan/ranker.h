@@ -86,7 +86,8 @@ RP_API RP_CHECKED rp_status rp_ranker_embed(rp_ranker *ranker, const char *promp
 /* One score per document, higher is better: a cross-encoder's score of (query, document) through
  * the model's own activation, or an embedder's similarity of the two vectors by its own measure,
  * with its prompts named "query" and "document" where it has them.  Allocates. RP_ERR_UNSUPPORTED
- * (a classifier with more than one label), else as rp_ranker_embed. */
+ * (a classifier with more than one label), RP_ERR_NONFINITE (also a similarity that overflows,
+ * naming the document), else as rp_ranker_embed. */
 RP_API RP_CHECKED rp_status rp_ranker_score(rp_ranker *ranker, rp_text_ref query, size_t n,
                                             const rp_text_ref *documents, float *scores,
                                             rp_text_info *infos, rp_error *err);

@@ -93,10 +93,11 @@ typedef struct rp_encoding {
 RP_API void rp_encoding_free(rp_encoding *encoding);
 
 /* Reads a tokenizer.json.  `truncation` and `padding` found in it are dropped: lengths belong to
- * the caller.  *out is to be freed by rp_tokenizer_free.  Allocates.  Fails with RP_ERR_IO (cannot
- * be read), RP_ERR_LIMIT (over RP_TOKENIZER_MAX_BYTES), RP_ERR_FORMAT (not a tokenizer.json; the
- * message gives line and column), RP_ERR_UNSUPPORTED (random dropout, a template that does not use
- * each text once), RP_ERR_NOMEM. */
+ * the caller.  *out is to be freed by rp_tokenizer_free.  Allocates.  Fails with RP_ERR_MISSING
+ * (not there), RP_ERR_IO (cannot be read, no regular file), RP_ERR_LIMIT (over
+ * RP_TOKENIZER_MAX_BYTES), RP_ERR_FORMAT (not a tokenizer.json; the message gives line and column),
+ * RP_ERR_UNSUPPORTED (random dropout, a template that does not use each text once), RP_ERR_NOMEM.
+ * Memory that the crate behind it cannot get ends the process: see docs/architecture.md. */
 RP_API RP_CHECKED rp_status rp_tokenizer_load(const char *path, rp_tokenizer **out, rp_error *err);
 
 /* The same, from memory; keeps no pointer to json. */

@@ -1,0 +1,485 @@
+/* A graph that the bytes build through the public interface: ops, shapes, weights, row kinds and
+ * outputs.  Most of the time shapes are made to fit, so that graphs compile; the rest is as wrong
+ * as it comes.  Text of any buffer size is the beginning of the same text; a dry run says what
+ * compiling says; a plan that compiles runs, and fused or not, poisoned or not, it gives the same
+ * bits. */
+#include "tests/fuzz/fuzz.h"
+
+#include <rankplan/rankplan.h>
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_OPS     24
+#define MAX_OUTPUTS 4
+#define MAX_WEIGHTS 64
+#define MAX_WIDTH   60
+#define NUMBERS     (4 * MAX_WIDTH * MAX_WIDTH)
+
+/* ---- bytes ------------------------------------------------------------------------------------
+ */
+
+struct bytes {
+    const uint8_t *p, *end;
+};
+
+static unsigned next(struct bytes *b, unsigned below)
+{
+    return b->p < b->end ? *b->p++ % below : 0;
+}
+
+/* True once in about n calls; never when the bytes are over. */
+static bool rarely(struct bytes *b, unsigned n)
+{
+    return next(b, n) == n - 1;
+}
+
+/* ---- what is built ----------------------------------------------------------------------------
+ */
+
+struct shape {
+    rp_rows rows;
+    size_t width;
+};
+
+struct build {
+    struct bytes bytes;
+    rp_graph *graph;
+    rp_weights *weights;
+    struct shape shapes[MAX_OPS]; /* as they are if nothing was wrong */
+    int n_values;
+    size_t n_weights;
+    size_t vocabulary; /* the least table: ids below it are in all of them */
+    bool reads_fail;
+    char outputs[MAX_OUTPUTS][16];
+    size_t n_outputs;
+};
+
+/* What all weights are read from; half-precision ones take the same bytes for other numbers. */
+static float numbers[NUMBERS];
+
+static void make_numbers(void)
+{
+    uint64_t state = 1;
+    for (size_t i = 0; i < NUMBERS; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        numbers[i] = (float)((int)(state >> 41) - (1 << 22)) * 0x1p-22f;
+        /* The lower half is a bf16 and an f16 of order one too. */
+        uint32_t bits;
+        memcpy(&bits, &numbers[i], sizeof bits);
+        bits = (bits & 0xffff0000u) | (0x3800u + (bits >> 20) % 0x400u);
+        memcpy(&numbers[i], &bits, sizeof bits);
+    }
+}
+
+static rp_status read_numbers(void *context, uint64_t offset, void *dst, size_t n, rp_error *err)
+{
+    const struct build *b = context;
+    FUZZ_CHECK(offset <= sizeof numbers && n <= sizeof numbers - offset);
+    if (b->reads_fail) {
+        if (err) {
+            err->status = RP_ERR_IO;
+            snprintf(err->message, sizeof err->message, "as the fuzzer wants it");
+        }
+        return RP_ERR_IO;
+    }
+    memcpy(dst, (const char *)numbers + offset, n);
+    return RP_OK;
+}
+
+static rp_weight add_weight(struct build *b, size_t rows, size_t cols)
+{
+    static const char *const names[] = {"w", "layers.0.w", "%s%n", "\xff\xfe", ""};
+    struct bytes *in = &b->bytes;
+    rp_weight_part parts[3];
+    rp_weight w = -1;
+    rp_error err = {0};
+    size_t n = rows > 1 && rarely(in, 4) ? 2 : 1;
+    memset(parts, 0, sizeof parts);
+    for (size_t i = 0; i < n; i++) {
+        parts[i].rows = n == 1 ? rows : i == 0 ? rows / 2 : rows - rows / 2;
+        parts[i].dtype = (rp_dtype)(rarely(in, 3) ? next(in, 4) : 0);
+        parts[i].data = rarely(in, 4) ? NULL : numbers + next(in, 8);
+        parts[i].read = rarely(in, 16) ? NULL : read_numbers;
+        parts[i].context = b;
+    }
+    if (rarely(in, 32))
+        n = 0;
+    if (rarely(in, 32))
+        parts[0].rows = next(in, 2) ? SIZE_MAX : 0;
+    const rp_status s = rp_weights_add(b->weights, names[next(in, 5)], cols, n, parts, &w, &err);
+    FUZZ_CHECK(s == RP_OK ? w == (rp_weight)b->n_weights : w == -1 && err.message[0]);
+    b->n_weights += s == RP_OK;
+    return w;
+}
+
+/* A weight of that shape, or now and then another one, or none at all. */
+static rp_weight weight(struct build *b, size_t rows, size_t cols)
+{
+    struct bytes *in = &b->bytes;
+    if (b->n_weights >= MAX_WEIGHTS || rarely(in, 24))
+        return (rp_weight)next(in, MAX_WEIGHTS + 2) - 2;
+    if (rarely(in, 24))
+        rows = next(in, MAX_WIDTH + 1);
+    if (rarely(in, 24))
+        cols = next(in, MAX_WIDTH + 1);
+    if (rows == 0 || rows > MAX_WIDTH || cols > MAX_WIDTH)
+        rows = 1, cols = 1;
+    return add_weight(b, rows, cols);
+}
+
+static rp_weight weight_or_none(struct build *b, size_t rows, size_t cols)
+{
+    return next(&b->bytes, 2) ? weight(b, rows, cols) : -1;
+}
+
+/* A value, from the latest back; now and then one that is none. */
+static rp_value value(struct build *b)
+{
+    struct bytes *in = &b->bytes;
+    if (b->n_values == 0 || rarely(in, 48))
+        return (rp_value)next(in, MAX_OPS + 4) - 2;
+    return b->n_values - 1 - (rp_value)next(in, b->n_values < 4 ? (unsigned)b->n_values : 4);
+}
+
+/* A value that is shaped alike, the same one if there is no other. */
+static rp_value value_like(struct build *b, struct shape s, rp_value otherwise)
+{
+    if (rarely(&b->bytes, 32))
+        return value(b);
+    unsigned skip = next(&b->bytes, 3);
+    for (rp_value v = b->n_values - 1; v >= 0; v--)
+        if (b->shapes[v].rows == s.rows && b->shapes[v].width == s.width && skip-- == 0)
+            return v;
+    return otherwise;
+}
+
+static struct shape shape_of(const struct build *b, rp_value v)
+{
+    const struct shape none = {RP_ROWS_TOKENS, 1};
+    return v >= 0 && v < b->n_values ? b->shapes[v] : none;
+}
+
+static rp_activation activation(struct build *b)
+{
+    return (rp_activation)(rarely(&b->bytes, 32) ? (int)next(&b->bytes, 32) - 8
+                                                 : (int)next(&b->bytes, 7));
+}
+
+static float epsilon(struct build *b)
+{
+    static const float some[] = {1e-12f, 1e-5f, 1, 0, -1, NAN, INFINITY};
+    return some[rarely(&b->bytes, 24) ? next(&b->bytes, 7) : next(&b->bytes, 3)];
+}
+
+/* ---- ops --------------------------------------------------------------------------------------
+ */
+
+static rp_value op_embed(struct build *b, const char *name, struct shape *s)
+{
+    struct bytes *in = &b->bytes;
+    rp_embed_table tables[6];
+    const size_t n = rarely(in, 32) ? next(in, 7) : 1 + next(in, 3);
+    *s = (struct shape){RP_ROWS_TOKENS, 1 + next(in, MAX_WIDTH)};
+    for (size_t i = 0; i < n && i < 6; i++) {
+        const size_t rows = 4 + next(in, 20);
+        if (rows < b->vocabulary)
+            b->vocabulary = rows;
+        tables[i] = (rp_embed_table){.table = weight(b, rows, s->width),
+                                     .index = (rp_index)(rarely(in, 48) ? 9 : next(in, 4)),
+                                     .parameter = rarely(in, 16) ? (int)next(in, 256) - 128 : 1};
+    }
+    return rp_graph_embed(b->graph, name, n, tables);
+}
+
+static rp_value op_gemm(struct build *b, const char *name, struct shape *s)
+{
+    const rp_value a = value(b);
+    *s = shape_of(b, a);
+    const size_t k = s->width;
+    if (next(&b->bytes, 2))
+        s->width = 1 + next(&b->bytes, MAX_WIDTH);
+    const rp_weight w = weight(b, s->width, k);
+    const rp_weight bias = weight_or_none(b, 1, s->width);
+    const rp_activation act = activation(b);
+    const rp_value residual = next(&b->bytes, 2) ? value_like(b, *s, -1) : -1;
+    return rp_graph_gemm(b->graph, name, a, w, bias, act, residual);
+}
+
+/* Tries to find a value that splits into three times some heads; a GEMM makes one otherwise. */
+static rp_value op_attention(struct build *b, const char *name, struct shape *s)
+{
+    /* The largest that is allowed has a table of 8 MiB a head: too slow for here. */
+    static const int32_t distances[] = {-1, 0, 1, 9, 4000, INT32_MAX};
+    struct bytes *in = &b->bytes;
+    const rp_value x = value(b);
+    const size_t third = shape_of(b, x).width / 3;
+    const size_t heads = third % 4 == 0 && next(in, 2) ? 4 : third % 2 == 0 && next(in, 2) ? 2 : 1;
+    rp_attention options = {.n_heads = (int32_t)heads,
+                            .head_dim = (int32_t)(third / heads),
+                            .scale = rarely(in, 8) ? epsilon(b) : 0,
+                            .rel_bias = -1,
+                            .rel_max_distance = 128};
+    if (rarely(in, 3)) {
+        options.rel_bias = weight(b, 4 + 2 * next(in, 16), heads);
+        options.rel_max_distance = rarely(in, 6) ? distances[next(in, 6)] : 64;
+    }
+    if (rarely(in, 32))
+        options.n_heads = (int32_t)next(in, 256) << 23;
+    if (rarely(in, 32))
+        options.head_dim = (int32_t)next(in, 256) << 23;
+    *s = (struct shape){RP_ROWS_TOKENS, third};
+    return rp_graph_attention(b->graph, name, x, &options);
+}
+
+static rp_value op_concat(struct build *b, const char *name, struct shape *s)
+{
+    rp_value values[12];
+    const size_t n = rarely(&b->bytes, 24) ? next(&b->bytes, 13) : 1 + next(&b->bytes, 3);
+    const rp_value first = value(b);
+    *s = (struct shape){shape_of(b, first).rows, 0};
+    for (size_t i = 0; i < n && i < 12; i++) {
+        rp_value v = i ? value(b) : first;
+        if (shape_of(b, v).rows != s->rows && !rarely(&b->bytes, 24))
+            v = first;
+        values[i] = v;
+        s->width += shape_of(b, v).width;
+    }
+    return rp_graph_concat(b->graph, name, n, values);
+}
+
+static rp_value op_simple(struct build *b, const char *name, unsigned op, struct shape *s)
+{
+    const rp_value x = value(b);
+    *s = shape_of(b, x);
+    switch (op) {
+    case 0: {
+        const rp_weight w = weight(b, 1, s->width), bias = weight_or_none(b, 1, s->width);
+        return rp_graph_layer_norm(b->graph, name, x, w, bias, epsilon(b));
+    }
+    case 1:
+        s->rows = RP_ROWS_SEQS;
+        return rp_graph_pool(b->graph, name, x, (rp_pooling)next(&b->bytes, 7));
+    case 2: return rp_graph_l2_norm(b->graph, name, x, epsilon(b));
+    case 3: return rp_graph_activation(b->graph, name, x, activation(b));
+    case 4: return rp_graph_add(b->graph, name, x, value_like(b, *s, x));
+    default: s->rows = RP_ROWS_MARKERS; return rp_graph_gather_markers(b->graph, name, x);
+    }
+}
+
+static void add_op(struct build *b)
+{
+    static char long_name[1500];
+    static const char *const names[] = {"embeddings", "layers.3.attn.qkv", "", "%s %n", "\xc3",
+                                        long_name};
+    struct shape s = {RP_ROWS_TOKENS, 1};
+    if (!long_name[0])
+        memset(long_name, 'x', sizeof long_name - 1);
+    const char *name = names[rarely(&b->bytes, 16) ? 5 : next(&b->bytes, 5)];
+    const unsigned op = b->n_values == 0 && !rarely(&b->bytes, 32) ? 6 : next(&b->bytes, 12);
+    rp_value v;
+    if (op <= 5)
+        v = op_simple(b, name, op, &s);
+    else if (op == 6)
+        v = op_embed(b, name, &s);
+    else if (op == 7)
+        v = op_concat(b, name, &s);
+    else if (op <= 9)
+        v = op_attention(b, name, &s);
+    else
+        v = op_gemm(b, name, &s);
+    FUZZ_CHECK(v == b->n_values);
+    b->shapes[b->n_values++] = s;
+}
+
+static void add_output(struct build *b)
+{
+    const rp_value v = value(b);
+    struct shape s = shape_of(b, v);
+    char *name = b->outputs[b->n_outputs];
+    if (rarely(&b->bytes, 24))
+        s.width = next(&b->bytes, 256);
+    if (rarely(&b->bytes, 24))
+        s.rows = (rp_rows)next(&b->bytes, 5);
+    snprintf(name, sizeof b->outputs[0], "out%u", next(&b->bytes, 32));
+    rp_graph_output(b->graph, name, v, s.rows, s.width);
+    b->n_outputs++;
+}
+
+static void build(struct build *b, const uint8_t *data, size_t size)
+{
+    memset(b, 0, sizeof *b);
+    b->bytes = (struct bytes){data, data + size};
+    b->vocabulary = 24;
+    FUZZ_CHECK(rp_graph_create(&b->graph, NULL) == RP_OK);
+    FUZZ_CHECK(rp_weights_create(&b->weights, NULL) == RP_OK);
+    b->reads_fail = rarely(&b->bytes, 32);
+    while (b->n_values < MAX_OPS && (b->bytes.p < b->bytes.end || b->n_values == 0)) {
+        add_op(b);
+        if (b->n_outputs < MAX_OUTPUTS && rarely(&b->bytes, 6))
+            add_output(b);
+    }
+    if (b->n_outputs == 0)
+        add_output(b);
+    FUZZ_CHECK(rp_graph_n_ops(b->graph) == (size_t)b->n_values);
+}
+
+/* ---- what has to hold -------------------------------------------------------------------------
+ */
+
+static void check_graph_text(const struct build *b)
+{
+    const size_t n = rp_graph_text(b->graph, b->weights, NULL, 0);
+    char *whole = malloc(n + 1);
+    FUZZ_CHECK(whole && n > 0);
+    FUZZ_CHECK(rp_graph_text(b->graph, b->weights, whole, n + 1) == n && strlen(whole) == n);
+    const size_t sizes[] = {1, 2, n / 2 + 1, n};
+    for (size_t i = 0; i < 4; i++) {
+        char *exact = malloc(sizes[i]);
+        FUZZ_CHECK(exact && rp_graph_text(b->graph, b->weights, exact, sizes[i]) == n);
+        FUZZ_CHECK(strlen(exact) == sizes[i] - 1 && memcmp(exact, whole, sizes[i] - 1) == 0);
+        free(exact);
+    }
+    free(whole);
+}
+
+static void check_plan(const rp_plan *plan, const rp_plan_sizes *measured)
+{
+    rp_plan_sizes sizes;
+    rp_step_info step;
+    char small[7];
+    rp_plan_get_sizes(plan, &sizes);
+    FUZZ_CHECK(sizes.arena_bytes == measured->arena_bytes);
+    FUZZ_CHECK(sizes.scratch_bytes_per_thread == measured->scratch_bytes_per_thread);
+    FUZZ_CHECK(rp_plan_n_steps(plan) > 0);
+    FUZZ_CHECK(rp_plan_step(plan, rp_plan_n_steps(plan), &step) == RP_ERR_INVALID);
+    for (size_t i = 0; i < rp_plan_n_steps(plan); i++)
+        FUZZ_CHECK(rp_plan_step(plan, i, &step) == RP_OK && step.index == i && step.kernel[0]);
+    const size_t n = rp_plan_text(plan, small, sizeof small);
+    char *text = malloc(n + 1);
+    FUZZ_CHECK(text && rp_plan_text(plan, text, n + 1) == n && strlen(text) == n);
+    FUZZ_CHECK(memcmp(small, text, sizeof small - 1) == 0 && small[sizeof small - 1] == 0);
+    free(text);
+}
+
+/* Compiles for a bucket; the dry run has to say the same. */
+static rp_status compile(const struct build *b, const rp_bucket *bucket, bool no_fuse)
+{
+    rp_plan *plan = NULL;
+    rp_plan_sizes measured = {0};
+    rp_plan_options options;
+    rp_error dry = {0}, err = {0};
+    rp_plan_options_init(&options);
+    options.no_fuse = no_fuse;
+    const rp_status m = rp_plan_measure(b->graph, b->weights, bucket, &options, &measured, &dry);
+    const rp_status s = rp_plan_compile(b->graph, b->weights, bucket, &options, &plan, &err);
+    FUZZ_CHECK(m == RP_OK || (m == s && dry.status == m && strcmp(dry.message, err.message) == 0));
+    FUZZ_CHECK(s == RP_OK || (!plan && err.status == s && err.message[0]));
+    FUZZ_CHECK(s == RP_OK || m != RP_OK || s == RP_ERR_IO || s == RP_ERR_NOMEM);
+    if (s == RP_OK)
+        check_plan(plan, &measured);
+    rp_plan_destroy(plan);
+    return s;
+}
+
+struct result {
+    rp_status status;
+    rp_error err;
+    float *outputs[MAX_OUTPUTS];
+    size_t n[MAX_OUTPUTS];
+};
+
+static void run(const struct build *b, const rp_batch *batch, bool no_fuse, bool poison,
+                struct result *r)
+{
+    rp_session *session;
+    rp_session_options options;
+    rp_session_options_init(&options);
+    options.max_tokens = 64;
+    options.no_fuse = no_fuse;
+    options.poison = poison;
+    memset(r, 0, sizeof *r);
+    FUZZ_CHECK(rp_session_create(b->graph, b->weights, &options, &session, NULL) == RP_OK);
+    r->status = rp_session_run(session, batch, &r->err);
+    FUZZ_CHECK(r->status == RP_OK || r->err.message[0]);
+    for (size_t i = 0; r->status == RP_OK && i < b->n_outputs; i++) {
+        rp_view view;
+        FUZZ_CHECK(rp_session_output(session, b->outputs[i], &view, NULL) == RP_OK);
+        r->n[i] = view.rows * view.width;
+        r->outputs[i] = malloc(r->n[i] * sizeof(float) + 1);
+        FUZZ_CHECK(r->outputs[i]);
+        if (r->n[i])
+            memcpy(r->outputs[i], view.data, r->n[i] * sizeof(float));
+    }
+    rp_session_destroy(session);
+}
+
+static void free_result(struct result *r)
+{
+    for (size_t i = 0; i < MAX_OUTPUTS; i++)
+        free(r->outputs[i]);
+}
+
+static void check_runs(struct build *b)
+{
+    int32_t ids[64], types[64], markers[16], cu[6] = {0}, mcu[6] = {0};
+    struct bytes *in = &b->bytes;
+    rp_batch batch;
+    struct result plain, other;
+    rp_batch_init(&batch);
+    /* The bytes are mostly used up by now: what is left of them, then the same batch for all. */
+    batch.n_seqs = 1 + (size_t)next(in, 4);
+    for (size_t s = 0; s < batch.n_seqs; s++) {
+        cu[s + 1] = cu[s] + (int32_t)(s % 2 ? 1 + next(in, 4) : 3);
+        mcu[s + 1] = mcu[s] + (int32_t)(s % 2);
+    }
+    for (int32_t i = 0; i < cu[batch.n_seqs]; i++) {
+        ids[i] = (int32_t)((unsigned)i % (b->vocabulary ? b->vocabulary : 1));
+        types[i] = i % 2;
+    }
+    memset(markers, 0, sizeof markers);
+    batch.ids = ids;
+    batch.cu = cu;
+    batch.type_ids = next(in, 2) ? types : NULL;
+    batch.markers = markers;
+    batch.mcu = mcu;
+    if (rarely(in, 8))
+        ids[0] = (int32_t)next(in, 256) - 128;
+    run(b, &batch, false, false, &plain);
+    for (int i = 1; i < 4; i++) {
+        run(b, &batch, i & 1, i & 2, &other);
+        FUZZ_CHECK(other.status == plain.status);
+        for (size_t k = 0; k < b->n_outputs && plain.status == RP_OK; k++)
+            FUZZ_CHECK(other.n[k] == plain.n[k] &&
+                       memcmp(other.outputs[k], plain.outputs[k], plain.n[k] * sizeof(float)) == 0);
+        free_result(&other);
+    }
+    free_result(&plain);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static const rp_bucket buckets[] = {
+        {64, 8, 8}, {1, 1, 0}, {0, 0, 0}, {(size_t)1 << 40, (size_t)1 << 39, 0}, {SIZE_MAX, 1, 1}};
+    struct build b;
+    if (numbers[0] == 0)
+        make_numbers();
+    build(&b, data, size);
+    check_graph_text(&b);
+    const rp_status s = compile(&b, &buckets[0], false);
+    FUZZ_CHECK(compile(&b, &buckets[0], true) == s);
+    (void)compile(&b, &buckets[1 + next(&b.bytes, 2)], false);
+    rp_plan_sizes sizes;
+    rp_error err = {0};
+    for (size_t i = 3; i < 5; i++)
+        if (rp_plan_measure(b.graph, b.weights, &buckets[i], NULL, &sizes, &err) != RP_OK)
+            FUZZ_CHECK(err.message[0]);
+    if (s == RP_OK)
+        check_runs(&b);
+    rp_graph_destroy(b.graph);
+    rp_weights_destroy(b.weights);
+    return 0;
+}

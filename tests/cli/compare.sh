@@ -103,6 +103,12 @@ expect 0 dump "$work/some" "$bert" --filter 'layers.1.*'
 expect 0 "$rankplan" compare "$work/some" "$work/bert"
 says out "(the other is partial): embeddings.sum"
 expect 0 "$rankplan" compare "$work/bert" "$work/some"
+# Steps that one side should have and has not are a difference, whichever it is.
+cp -r "$work/some" "$work/less" && sed -i 's/"partial": true/"partial": false/' "$work/less/index.json"
+expect 1 "$rankplan" compare "$work/less" "$work/bert"
+expect 1 "$rankplan" compare "$work/bert" "$work/less"
+says out "DIFFERENT: 0 of 7 steps over the tolerance of 1e-05, 10 only on one side"
+expect 0 "$rankplan" compare "$work/bert" "$work/less" --partial
 expect 0 dump "$work/stats" "$bert" --stats-only
 [ "$(ls "$work/stats")" = index.json ] || complain "--stats-only wrote files"
 expect 0 "$rankplan" compare "$work/stats" "$work/bert"
@@ -225,6 +231,21 @@ if command -v python3 >/dev/null; then
     # Where both have parts, the product itself is the first.
     expect 1 "$rankplan" compare "$work/down-parts" "$work/bert_cross_encoder-parts"
     first differs layers.0.ffn.down
+
+    # Where everything differs a little, the step that does not follow from its inputs is the one.
+    cp -r "$work/bert_cross_encoder" "$work/blurred"
+    expect 0 python3 "$tree/tests/cli/blur.py" "$work/blurred"
+    for a in heads heads-parts; do
+        expect 1 "$rankplan" compare "$work/$a" "$work/blurred" --tol 0.01
+        first differs embeddings.sum
+        first 'over the tolerance' layers.1.attn.qkv
+        first jumps layers.1.attn.qkv
+        expect 1 "$rankplan" compare "$work/blurred" "$work/$a" --tol 1e-6
+        first 'over the tolerance' layers.0.attn.core
+        first jumps layers.1.attn.qkv
+    done
+    expect 0 "$rankplan" compare "$work/bert_cross_encoder" "$work/blurred" --tol 0.01
+    first jumps none
 
     # The least tolerance that passes does pass, and hardly less does not.
     tol=$("$rankplan" compare "$work/weight" "$work/bert_cross_encoder" --min-tol)

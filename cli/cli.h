@@ -37,6 +37,7 @@ struct cli_options {
     rp_precision precision;
     const char *keep_fp32;
     const char *smoothing;
+    const char *calibrate;
     bool no_fuse;
     bool csv;
     const char *trace;
@@ -83,6 +84,8 @@ int cli_bench(struct cli *cli);
 int cli_profile(struct cli *cli);
 int cli_dump(struct cli *cli);
 int cli_compare(struct cli *cli);
+int cli_quantize(struct cli *cli);
+int cli_compare_precision(struct cli *cli);
 
 /* cli/options.c: fills in *cli from argv.  CLI_OK, or CLI_USAGE after a message; *command is NULL
  * when help or version was printed instead. */

@@ -125,6 +125,29 @@ const struct cli_command cli_commands[] = {
      "  --json            the same for programs\n\n"
      "  rankplan compare here there\n",
      CLI_TAKES_TWO_PATHS, cli_compare},
+    {"quantize", "MODEL --calibrate FILE -o OUT", "smoothing factors for int8 from your texts",
+     "calibrate output query ",
+     "Runs the lines of a file in FP32 and writes the smoothing factors that they give.  int8 "
+     "takes "
+     "them from\n"
+     "MODEL/rankplan-int8.json, or from --smoothing; without a file it runs random ids once at "
+     "load.\n\n"
+     "  --calibrate FILE  a text a line; some hundred are plenty\n"
+     "  -o, --output OUT  the file\n"
+     "  --query Q         each line as a pair with this query before it\n\n"
+     "  rankplan quantize MODEL --calibrate texts.txt -o MODEL/rankplan-int8.json\n",
+     CLI_TAKES_MODEL, cli_quantize},
+    {"compare-precision", "MODEL [FILE|-]", "what int8 costs on your texts", "query json ",
+     "Runs a text a line in FP32 and in INT8 and prints how far the results are apart: cosines of "
+     "vectors, the\n"
+     "largest change of a similarity (with --query: of a score), how far rankings agree (each text "
+     "as query for\n"
+     "the others, or the one query), and the steps that lose most.\n\n"
+     "  --precision P     int8 (default here) or int8-fast\n"
+     "  --query Q         scores of (query, line)\n"
+     "  --json            the same for programs, all steps\n\n"
+     "  rankplan compare-precision MODEL texts.txt\n",
+     CLI_TAKES_MODEL_AND_FILE, cli_compare_precision},
     {"profile", "MODEL [FILE|-]", "where the milliseconds go",
      "query cases json csv trace no-fuse ",
      "Runs the lines of text as one batch 20 times and prints for each step, and each kind of "
@@ -156,6 +179,7 @@ enum {
     OPT_PRECISION,
     OPT_KEEP_FP32,
     OPT_SMOOTHING,
+    OPT_CALIBRATE,
     OPT_MAX_LENGTH,
     OPT_QUIET,
     OPT_HELP,
@@ -187,6 +211,7 @@ static const struct option long_options[] = {
     {"precision", required_argument, NULL, OPT_PRECISION},
     {"keep-fp32", required_argument, NULL, OPT_KEEP_FP32},
     {"smoothing", required_argument, NULL, OPT_SMOOTHING},
+    {"calibrate", required_argument, NULL, OPT_CALIBRATE},
     {"max-length", required_argument, NULL, OPT_MAX_LENGTH},
     {"quiet", no_argument, NULL, OPT_QUIET},
     {"help", no_argument, NULL, OPT_HELP},
@@ -314,6 +339,7 @@ static int set_option(struct cli_options *o, int option, const char *value)
                    : bad_value(option, value, "fp32, int8 or int8-fast");
     case OPT_KEEP_FP32: o->keep_fp32 = value; return CLI_OK;
     case OPT_SMOOTHING: o->smoothing = value; return CLI_OK;
+    case OPT_CALIBRATE: o->calibrate = value; return CLI_OK;
     case OPT_MAX_LENGTH:
         if (!whole(value, INT_MAX, &o->max_length) || o->max_length == 0)
             return bad_value(option, value, "a number of tokens, at least 1");

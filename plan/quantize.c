@@ -10,6 +10,7 @@
 #include "plan/plan.h"
 
 #include "pool/error.h"
+#include "pool/fpenv.h"
 #include "pool/memory.h"
 
 #include <fnmatch.h>
@@ -355,8 +356,8 @@ static rp_status quantize(struct quantizing *q, rp_error *err)
     return turn_all(q, err);
 }
 
-rp_status rp_weights_quantize(rp_weights *weights, const rp_graph *graph,
-                              const rp_quantize_options *options, rp_error *err)
+static rp_status quantize_graph(rp_weights *weights, const rp_graph *graph,
+                                const rp_quantize_options *options, rp_error *err)
 {
     rp_quantize_options defaults;
     rp_quantize_options_init(&defaults);
@@ -384,5 +385,14 @@ rp_status rp_weights_quantize(rp_weights *weights, const rp_graph *graph,
     free(q.squares);
     free(q.chosen);
     rp_plan_destroy(plan);
+    return status;
+}
+
+rp_status rp_weights_quantize(rp_weights *weights, const rp_graph *graph,
+                              const rp_quantize_options *options, rp_error *err)
+{
+    const rp_fpenv callers = rp_fpenv_enter();
+    const rp_status status = quantize_graph(weights, graph, options, err);
+    rp_fpenv_leave(callers);
     return status;
 }

@@ -43,7 +43,7 @@ says out "Exit codes:"
 expect 0 "$rankplan" --version
 expect 2 "$rankplan" nothing
 says err "there is no command 'nothing'"
-for command in info embed rerank plan check digest profile bench; do
+for command in info embed rerank plan check digest dump compare quantize compare-precision profile bench; do
     expect 0 "$rankplan" $command --help
     says out "rankplan $command"
 done
@@ -120,6 +120,38 @@ for golden in "$tree"/tests/golden/digest-*.txt; do
     cmp -s "$work/out" "$golden" || complain "digest of $folder differs from its golden"
 done
 
+# ---- int8 --------------------------------------------------------------------------------------------
+for precision in int8 int8-fast; do
+    expect 0 "$rankplan" info "$oracles/bert" --precision $precision
+    says out "in memory, $precision"
+    says out "smoothing     by a run of random ids"
+    expect 0 "$rankplan" digest "$oracles/bert" --cases "$oracles/bert/cases.safetensors" --precision $precision \
+        --threads 1
+    cp "$work/out" "$work/digest-int8"
+    for more in '--threads 3' '--isa scalar' '--isa max --threads 2'; do
+        expect 0 "$rankplan" digest "$oracles/bert" --cases "$oracles/bert/cases.safetensors" --precision $precision $more
+        cmp -s "$work/out" "$work/digest-int8" || complain "the digest of $precision differs with $more"
+    done
+done
+while read -r name precision hash; do
+    folder=$oracles/$name
+    [ -d "$folder" ] || folder=$example
+    expect 0 "$rankplan" digest "$folder" --cases "$folder/cases.safetensors" --precision "$precision"
+    says out "whole $hash"
+done <"$tree/tests/golden/int8.txt"
+expect 0 "$rankplan" plan "$oracles/bert" --bucket 64,2 --precision int8 --keep-fp32 'layers.0.*,*.down'
+says out "layers.1.ffn.up.q8"
+grep -q 'qgemm *layers.0' "$work/out" && complain "--keep-fp32 kept nothing"
+grep -q 'qgemm *layers.1.ffn.down' "$work/out" && complain "--keep-fp32 took only its first pattern"
+expect 1 "$rankplan" check "$oracles/bert" --precision int8 # it is not FP32
+expect 0 "$rankplan" check "$oracles/bert" --precision int8 --tol 0.1
+echo '{"format":"rankplan-int8","version":1,"source":"nothing","weights":{}}' >"$work/empty.json"
+expect 3 "$rankplan" info "$oracles/bert" --precision int8 --smoothing "$work/empty.json"
+says err "has no smoothing factors there"
+expect 3 "$rankplan" info "$oracles/bert" --precision int8 --smoothing "$work/none.json"
+expect 2 "$rankplan" quantize "$oracles/bert"
+says err "needs --calibrate"
+
 # ---- bench -----------------------------------------------------------------------------------------
 expect 0 "$rankplan" bench "$oracles/bert" --shape lens:3,9,30 --json --threads 2
 says out '"texts":3,"tokens":42,"threads":2'
@@ -170,6 +202,21 @@ if [ "$has_tokenizer" = ON ]; then
     cmp -s "$work/piped" "$work/single" || complain "standard input and a file differ"
     expect 0 "$rankplan" digest "$example" "$work/texts" --query 'web server'
     says out "whole "
+    expect 0 "$rankplan" compare-precision "$example" "$work/texts" --query 'web server'
+    says out "Kendall tau"
+    says out "layers.1."
+    expect 0 "$rankplan" quantize "$example" --calibrate "$work/texts" --query 'web server' -o "$work/smooth.json"
+    expect 0 "$rankplan" info "$example" --precision int8 --smoothing "$work/smooth.json"
+    says out "smoothing     by 4 texts of texts"
+    cp "$work/smooth.json" "$work/again.json"
+    expect 0 "$rankplan" quantize "$example" --calibrate "$work/texts" --query 'web server' -o "$work/again.json" --threads 1
+    cmp -s "$work/smooth.json" "$work/again.json" || complain "quantize gives other factors with other threads"
+    expect 4 "$rankplan" quantize "$example" --calibrate "$work/texts" -o "$work/none/x.json"
+    says err "choose another file"
+    expect 3 "$rankplan" quantize "$example" --calibrate /dev/null -o "$work/x.json"
+    says err "holds no text"
+    expect 0 "$rankplan" rerank "$example" --query 'web server' "$work/texts" --precision int8
+    head -n 1 "$work/out" | grep -q '"index":1,' || complain "in int8 the web server is not first"
     expect 4 sh -c "'$rankplan' rerank '$example' --query q '$work/texts' >/dev/full"
     says err "could not be written"
 else

@@ -34,6 +34,8 @@ struct rp_session {
     struct buffer arena, scratch, index, blocks, phases, counters, wanted;
     rp_observer observer;
     bool has_observer;
+    struct rp_stop stop;
+    bool stopped; /* the last run was, so there are no outputs */
     struct rp_profiling *profile;
     struct rp_run run;   /* of the last batch; run.plan is NULL before the first */
     const rp_plan *last; /* the plan whose outputs lie in the arena, or NULL */
@@ -94,6 +96,7 @@ rp_status rp_session_create(const rp_graph *graph, rp_weights *weights,
     s->graph = graph;
     s->weights = weights;
     s->options = *options;
+    s->stop.deadline_ns = RP_NO_DEADLINE;
     s->plans = calloc(options->max_plans, sizeof *s->plans);
     rp_status status = RP_OK;
     if (!s->plans)
@@ -131,6 +134,21 @@ void rp_session_observe(rp_session *s, const rp_observer *observer)
     s->has_observer = observer != NULL;
     if (observer)
         s->observer = *observer;
+}
+
+void rp_session_set_deadline(rp_session *s, uint64_t deadline_ns)
+{
+    s->stop.deadline_ns = deadline_ns;
+}
+
+void rp_session_set_cancel(rp_session *s, const rp_cancel *cancel)
+{
+    s->stop.cancel = cancel;
+}
+
+const struct rp_stop *rp_session_stop(const rp_session *s)
+{
+    return &s->stop;
 }
 
 /* ---- plans -------------------------------------------------------------------------------------
@@ -277,11 +295,23 @@ static rp_status check_outputs(const rp_session *s, rp_error *err)
     return RP_OK;
 }
 
+/* Whatever a stopped run leaves in the arena is no result, and that of the run before is not this
+ * one's. */
+static rp_status note_stop(rp_session *s, rp_status status)
+{
+    s->stopped =
+        status == RP_ERR_STOPPED || status == RP_ERR_DEADLINE || status == RP_ERR_CANCELLED;
+    if (s->stopped)
+        s->last = NULL;
+    return status;
+}
+
 static rp_status run(rp_session *s, const rp_batch *batch, const rp_observer *observer,
                      rp_error *err)
 {
     rp_plan *plan = NULL;
     RP_TRY(check_batch(batch, err));
+    RP_TRY(note_stop(s, rp_stop_refuse(&s->stop, err)));
     const rp_bucket live = {.tokens = (size_t)batch->cu[batch->n_seqs],
                             .seqs = batch->n_seqs,
                             .markers = batch->markers ? (size_t)batch->mcu[batch->n_seqs] : 0};
@@ -301,13 +331,14 @@ static rp_status run(rp_session *s, const rp_batch *batch, const rp_observer *ob
                              .wanted = s->wanted.p,
                              .observer = observer,
                              .profile = s->profile,
+                             .stop = &s->stop,
                              .pool = s->options.pool};
     if (s->options.poison) {
         memset(s->arena.p, 0xff, s->arena.bytes);
         memset(s->scratch.p, 0xff, s->scratch.bytes);
     }
     RP_TRY(rp_run_prepare(&s->run, err));
-    RP_TRY(rp_run_execute(&s->run, err));
+    RP_TRY(note_stop(s, rp_run_execute(&s->run, err)));
     s->last = plan;
     return check_outputs(s, err);
 }
@@ -320,7 +351,8 @@ rp_status rp_session_run(rp_session *s, const rp_batch *batch, rp_error *err)
 rp_status rp_session_output(const rp_session *s, const char *name, rp_view *out, rp_error *err)
 {
     if (!s->last)
-        return rp_fail(err, RP_ERR_MISSING, "output %s: nothing has run", name);
+        return rp_fail(err, RP_ERR_MISSING, "output %s: %s", name,
+                       s->stopped ? "the last run was stopped" : "nothing has run");
     char names[RP_ERROR_MESSAGE_BYTES / 2] = "";
     for (size_t i = 0; i < s->last->n_outputs; i++) {
         const struct rp_plan_output *o = &s->last->outputs[i];

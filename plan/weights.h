@@ -31,6 +31,12 @@ struct rp_weight_entry {
 /* NULL when there is no such weight. */
 const struct rp_weight_entry *rp_weights_entry(const rp_weights *weights, rp_weight w);
 
+size_t rp_weights_count(const rp_weights *weights);
+
+/* Bytes of a form, made or not. */
+RP_CHECKED rp_status rp_weights_form_bytes(const struct rp_weight_entry *entry,
+                                           enum rp_weight_form form, size_t *out, rp_error *err);
+
 /* Makes a form of a weight unless it is there.  Thread-safe.  RP_ERR_NOMEM, and what reading fails
  * with. */
 RP_CHECKED rp_status rp_weights_make(rp_weights *weights, rp_weight w, enum rp_weight_form form,

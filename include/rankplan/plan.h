@@ -151,6 +151,26 @@ RP_API RP_CHECKED rp_status rp_session_create(const rp_graph *graph, rp_weights 
                                               rp_error *err);
 RP_API void rp_session_destroy(rp_session *session);
 
+/* The memory of a session, in bytes asked of the allocator. */
+typedef struct rp_session_sizes {
+    size_t struct_size;     /* sizeof(rp_session_sizes), set by the caller */
+    uint64_t session_bytes; /* the most that a session ever holds: the sum of the next four */
+    uint64_t arena_bytes;   /* the values of a batch */
+    uint64_t scratch_bytes; /* of all threads of its pool together */
+    uint64_t plan_bytes;    /* of the plans kept, and what making one of them takes */
+    uint64_t table_bytes;   /* ids, positions and tasks of a batch */
+    uint64_t weights_bytes; /* once for all sessions: the weights in the forms that the graph uses,
+                               whether they are converted yet or not */
+} rp_session_sizes;
+
+/* The most memory that a session with these options takes, whatever batches it gets (all of its
+ * buckets are tried), before any of it is taken and without converting a weight.  A profile comes
+ * on top of it, and threads are the pool's.  Allocates for the length of the call.  Fails as
+ * rp_session_create and rp_plan_measure do. */
+RP_API RP_CHECKED rp_status rp_session_measure(const rp_graph *graph, const rp_weights *weights,
+                                               const rp_session_options *options,
+                                               rp_session_sizes *out, rp_error *err);
+
 /* Makes everything ready that a batch of these sizes needs (plan, arena, scratch), so that running
  * it allocates nothing. */
 RP_API RP_CHECKED rp_status rp_session_reserve(rp_session *session, size_t tokens, size_t seqs,

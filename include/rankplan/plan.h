@@ -213,13 +213,13 @@ RP_API RP_CHECKED rp_status rp_session_output(const rp_session *session, const c
  *
  * This one has 50 ms from now, and any other thread may call rp_cancel_set(request->cancel).
  *
- * Both are looked at before anything runs, and then by every worker before each step of its rows (a
- * millisecond of work or less for models of MiniLM's size), never inside of a step.  A stopped run
- * ends with RP_ERR_DEADLINE or RP_ERR_CANCELLED; all workers have left it by then, its outputs
- * cannot be read, and the session runs the next batch as if nothing had happened.  A run whose last
- * steps have begun already ends as if it had not been stopped.  Nothing is allocated.  Two waits
- * are not cut short: for a pool that another session is using, and for a plan that is being
- * compiled (rp_session_reserve does that ahead of time).
+ * Both are looked at before anything runs, and then by every worker before each step of its block
+ * of rows (a few milliseconds of work at most for models of MiniLM's size), never inside of one.  A
+ * stopped run ends with RP_ERR_DEADLINE or RP_ERR_CANCELLED; all workers have left it by then, its
+ * outputs cannot be read, and the session runs the next batch as if nothing had happened.  A run
+ * whose last steps have begun already ends as if it had not been stopped.  Nothing is allocated.
+ * Two waits are not cut short: for a pool that another session is using, and for a plan that is
+ * being compiled (rp_session_reserve does that ahead of time).
  *
  * Without a deadline and a flag, a run pays one test per piece of work; with a flag one load of it
  * too, and with a deadline one reading of the clock.

@@ -35,7 +35,9 @@ static int exit_code(rp_status status)
     case RP_OK: return CLI_OK;
     case RP_ERR_NOMEM:
     case RP_ERR_SYSTEM:
-    case RP_ERR_STOPPED: return CLI_SYSTEM;
+    case RP_ERR_STOPPED:
+    case RP_ERR_DEADLINE:
+    case RP_ERR_CANCELLED: return CLI_SYSTEM;
     default: return CLI_INPUT;
     }
 }

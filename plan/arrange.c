@@ -111,11 +111,18 @@ static rp_status fill_records(const rp_plan *plan, enum rp_mode mode, bool chunk
     return RP_OK;
 }
 
+#define LAYOUT_INTS 2 /* of rp_layout()'s scratch, for each record */
+
+size_t rp_plan_arrange_bytes(const rp_plan *plan)
+{
+    return plan->n_slots * (sizeof(struct rp_layout_record) + LAYOUT_INTS * sizeof(int32_t));
+}
+
 static rp_status lay_out(rp_plan *plan, enum rp_mode mode, bool chunk_space, size_t chunk_rows,
                          uint64_t *bytes, rp_error *err)
 {
     struct rp_layout_record *records = calloc(plan->n_slots, sizeof *records);
-    int32_t *scratch = calloc(2 * plan->n_slots, sizeof *scratch);
+    int32_t *scratch = calloc(LAYOUT_INTS * plan->n_slots, sizeof *scratch);
     rp_status status;
     if (!records || !scratch)
         status = rp_fail(err, RP_ERR_NOMEM, "no memory for the layout");

@@ -100,6 +100,8 @@ static bool make_room(struct rp_lowering *l)
     plan->outputs = calloc(graph->n_outputs, sizeof *plan->outputs);
     plan->names = malloc(bytes);
     plan->names_bytes = bytes;
+    plan->own_bytes = sizeof *plan + bytes + graph->n_outputs * sizeof *plan->outputs +
+                      steps * (sizeof *plan->steps + sizeof *plan->slots + sizeof *plan->segments);
     return plan->steps && plan->slots && plan->segments && plan->outputs && plan->names;
 }
 
@@ -158,12 +160,13 @@ static rp_status choose_kernels(rp_plan *plan, uint32_t isa, rp_error *err)
 
 static rp_status build(struct rp_lowering *l, const rp_plan_options *options, rp_error *err)
 {
-    const size_t n = l->graph->n_nodes;
+    const size_t n = l->graph->n_nodes, forms = rp_weights_count(l->weights) * RP_FORM_COUNT;
     l->shapes = calloc(n + 1, sizeof *l->shapes);
     l->slot_of = calloc(n + 1, sizeof *l->slot_of);
     l->needed = calloc(n + 1, sizeof *l->needed);
+    l->counted = calloc(forms + 1, sizeof *l->counted);
     rp_status status;
-    if (!l->shapes || !l->slot_of || !l->needed)
+    if (!l->shapes || !l->slot_of || !l->needed || !l->counted)
         status = rp_fail(err, RP_ERR_NOMEM, "no memory to lower %zu ops", n);
     else
         status = choose_kernels(l->plan, options->isa, err);
@@ -171,9 +174,12 @@ static rp_status build(struct rp_lowering *l, const rp_plan_options *options, rp
         status = check_graph(l, err);
     if (status == RP_OK)
         status = lower_graph(l, err);
+    l->plan->making_bytes = (n + 1) * (sizeof *l->shapes + sizeof *l->slot_of + sizeof *l->needed) +
+                            (forms + 1) * sizeof *l->counted + rp_plan_arrange_bytes(l->plan);
     free(l->shapes);
     free(l->slot_of);
     free(l->needed);
+    free(l->counted);
     return status;
 }
 
@@ -217,11 +223,17 @@ rp_status rp_plan_compile(const rp_graph *graph, rp_weights *weights, const rp_b
     return compile(graph, weights, weights, bucket, options, out, err);
 }
 
+rp_status rp_plan_dry_run(const rp_graph *graph, const rp_weights *weights, const rp_bucket *bucket,
+                          const rp_plan_options *options, rp_plan **out, rp_error *err)
+{
+    return compile(graph, weights, NULL, bucket, options, out, err);
+}
+
 rp_status rp_plan_measure(const rp_graph *graph, const rp_weights *weights, const rp_bucket *bucket,
                           const rp_plan_options *options, rp_plan_sizes *out, rp_error *err)
 {
     rp_plan *plan;
-    RP_TRY(compile(graph, weights, NULL, bucket, options, &plan, err));
+    RP_TRY(rp_plan_dry_run(graph, weights, bucket, options, &plan, err));
     rp_plan_get_sizes(plan, out);
     rp_plan_destroy(plan);
     return RP_OK;
@@ -232,12 +244,9 @@ rp_status rp_plan_measure(const rp_graph *graph, const rp_weights *weights, cons
 
 void rp_plan_get_sizes(const rp_plan *plan, rp_plan_sizes *out)
 {
-    const size_t steps = RP_LOWERED_STEPS * plan->n_steps;
-    *out = (rp_plan_sizes){
-        .arena_bytes = plan->arena_bytes,
-        .scratch_bytes_per_thread = plan->scratch_bytes,
-        .plan_bytes = sizeof *plan + plan->names_bytes +
-                      steps * (sizeof *plan->steps + sizeof *plan->slots + sizeof *plan->segments)};
+    *out = (rp_plan_sizes){.arena_bytes = plan->arena_bytes,
+                           .scratch_bytes_per_thread = plan->scratch_bytes,
+                           .plan_bytes = plan->own_bytes};
 }
 
 uint64_t rp_plan_flops(const rp_plan *plan, const rp_batch *batch)

@@ -266,14 +266,31 @@ static int32_t slot_of_input(const struct rp_lowering *l, size_t i, size_t k)
     return l->slot_of[l->graph->nodes[i].in[k]];
 }
 
+/* Adds a form of a weight to the plan's, once. */
+static rp_status count(struct rp_lowering *l, rp_weight w, enum rp_weight_form form, rp_error *err)
+{
+    bool *counted = &l->counted[(size_t)w * RP_FORM_COUNT + form];
+    size_t bytes;
+    if (*counted)
+        return RP_OK;
+    RP_TRY(rp_weights_form_bytes(rp_weights_entry(l->weights, w), form, &bytes, err));
+    *counted = true;
+    l->plan->weights_bytes += bytes;
+    return RP_OK;
+}
+
 /* The form of a weight, converted now unless this is a dry run (then NULL). */
 static rp_status need(struct rp_lowering *l, size_t i, rp_weight w, enum rp_weight_form form,
                       const void **out, rp_error *err)
 {
     *out = NULL;
-    if (w == -1 || !l->make)
+    if (w == -1)
         return RP_OK;
-    const rp_status status = rp_weights_make(l->make, w, form, l->pool, err);
+    rp_status status = count(l, w, form, err);
+    if (status == RP_OK && !l->make)
+        return RP_OK;
+    if (status == RP_OK)
+        status = rp_weights_make(l->make, w, form, l->pool, err);
     if (status != RP_OK)
         return rp_fail_within(err, status, "op %zu (%s)", i, l->graph->nodes[i].name);
     *out = rp_weights_entry(l->weights, w)->form[form];
@@ -426,11 +443,14 @@ static rp_status expand_rel_bias(struct rp_lowering *l, size_t i, struct rp_step
     const float *bias;
     step->p.attention.rel_span = (size_t)p->rel_max_distance;
     RP_TRY(need_vector(l, i, p->rel_bias, &bias, err));
-    if (!bias)
-        return RP_OK;
     const size_t entries = 2 * step->p.attention.rel_span + 1;
     size_t bytes;
-    if (rp_mul_ok(entries * sizeof(float), step->p.attention.n_heads, &bytes))
+    const bool ok = rp_mul_ok(entries * sizeof(float), step->p.attention.n_heads, &bytes);
+    if (ok)
+        l->plan->own_bytes += bytes;
+    if (!bias)
+        return RP_OK;
+    if (ok)
         step->p.attention.rel = rp_aligned_alloc(bytes);
     if (!step->p.attention.rel)
         return FAIL_NODE(err, RP_ERR_NOMEM, l, i, "no memory for the relative bias");

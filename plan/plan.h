@@ -129,9 +129,17 @@ struct rp_plan {
     size_t attention_query_rows;         /* least query rows of an attention task */
     char *names;                         /* the strings of steps, outputs and tables */
     size_t names_bytes;
+    uint64_t own_bytes;     /* of the plan itself: this struct, the arrays, names and tables */
+    uint64_t making_bytes;  /* needed on top while it is made */
+    uint64_t weights_bytes; /* of the forms of weights that its steps use */
 };
 
 size_t rp_bucket_rows(const rp_bucket *bucket, rp_rows rows);
+
+/* plan/compile.c: lowers without converting a weight, only to be measured: the plan cannot run. */
+RP_CHECKED rp_status rp_plan_dry_run(const rp_graph *graph, const rp_weights *weights,
+                                     const rp_bucket *bucket, const rp_plan_options *options,
+                                     rp_plan **out, rp_error *err);
 
 /* plan/op.c: what every op is. */
 struct rp_shape {
@@ -148,6 +156,7 @@ struct rp_lowering {
     struct rp_shape *shapes; /* of each node */
     int32_t *slot_of;        /* each node's slot, -1 before it is lowered */
     bool *needed;            /* nodes that an output depends on */
+    bool *counted;           /* forms of weights that are in weights_bytes, RP_FORM_COUNT each */
     rp_plan *plan;
     size_t names_used;
 };
@@ -169,5 +178,8 @@ static inline bool rp_op_multiplies(enum rp_op op)
 
 /* plan/arrange.c: live ranges, segments, both layouts, arena and scratch sizes. */
 RP_CHECKED rp_status rp_plan_arrange(rp_plan *plan, rp_error *err);
+
+/* What arranging takes while it lasts. */
+size_t rp_plan_arrange_bytes(const rp_plan *plan);
 
 #endif

@@ -32,8 +32,6 @@ RP_CHECKED rp_status rp_profiling_create(size_t n_steps, size_t n_lanes, size_t 
                                          struct rp_profiling **out, rp_error *err);
 void rp_profiling_destroy(struct rp_profiling *p);
 
-uint64_t rp_now_ns(void);
-
 /* The worker has just finished `step` on rows [r0, r1) and the share of columns, having started at
  * lane->mark. */
 void rp_profile_rows(struct rp_profiling *p, size_t lane, size_t step, const struct rp_step *s,

@@ -9,6 +9,12 @@
  *
  * Then every worker walks the phases, claiming tasks.  What a task computes does not depend on who
  * claims it or on how rows and columns were cut, so neither do the bits.
+ *
+ * Stopping.  Any worker may find that the run is to end, the observer's thread too.  The first one
+ * to do so writes down the number of the meeting that comes next for it; all stop working, go on to
+ * that meeting, and leave after it.  Meetings are numbered, 2p after the work of phase p and 2p + 1
+ * after it was shown, because a worker that comes late out of a meeting may already see what a
+ * faster one wrote in the next phase: it must still go to the next meeting, where that one waits.
  */
 #include "plan/run.h"
 
@@ -123,24 +129,50 @@ static void make_phases(struct rp_run *run, size_t workers)
         atomic_store_explicit(&run->counters[p].next, 0, memory_order_relaxed);
 }
 
-/* A task of rows: all steps of the phase, one after the other. */
-static void run_rows(const struct rp_phase *phase, struct rp_frame *frame, size_t t)
+/* Ends the run at a meeting that has not taken place.  The first one to say so is heard. */
+static void stop(struct rp_run *run, size_t meeting, rp_status status, size_t step)
 {
-    const rp_plan *plan = frame->run->plan;
-    const size_t rows = rp_bucket_rows(&frame->run->live, plan->steps[phase->first].rows);
+    size_t none = RP_RUN_GOES_ON;
+    if (!atomic_compare_exchange_strong_explicit(&run->leave_at, &none, meeting,
+                                                 memory_order_relaxed, memory_order_relaxed))
+        return;
+    run->stop_status = status;
+    run->stop_step = step;
+}
+
+/* Whether to do nothing more, asked before a step of phase p. */
+static inline bool stopping(struct rp_run *run, size_t p, size_t step)
+{
+    if (!run->may_stop)
+        return false;
+    if (atomic_load_explicit(&run->leave_at, memory_order_relaxed) != RP_RUN_GOES_ON)
+        return true;
+    const rp_status status = rp_stop_check(run->stop);
+    if (status == RP_OK)
+        return false;
+    stop(run, 2 * p, status, step);
+    return true;
+}
+
+/* A task of rows: all steps of the phase, one after the other. */
+static void run_rows(struct rp_run *run, size_t phase_index, struct rp_frame *frame, size_t t)
+{
+    const struct rp_phase *phase = &run->phases[phase_index];
+    const rp_plan *plan = run->plan;
+    const size_t rows = rp_bucket_rows(&run->live, plan->steps[phase->first].rows);
     const size_t panels = rp_step_panels(&plan->steps[phase->first]);
     const size_t groups = phase->panel_group ? ceil_div(panels, phase->panel_group) : 1;
     const size_t r0 = t / groups * phase->rows;
     const size_t r1 = r0 + phase->rows < rows ? r0 + phase->rows : rows;
     frame->chunk_row0 = r0;
-    for (size_t s = phase->first; s < phase->end; s++) {
+    for (size_t s = phase->first; s < phase->end && !stopping(run, phase_index, s); s++) {
         const size_t p0 = t % groups * phase->panel_group;
         const size_t all = rp_step_panels(&plan->steps[s]);
         const size_t p1 =
             phase->panel_group && p0 + phase->panel_group < all ? p0 + phase->panel_group : all;
         rp_step_rows(&plan->steps[s], frame, r0, r1, p0, p1);
-        if (frame->run->profile)
-            rp_profile_rows(frame->run->profile, frame->worker, s, &plan->steps[s], r1 - r0,
+        if (run->profile)
+            rp_profile_rows(run->profile, frame->worker, s, &plan->steps[s], r1 - r0,
                             all ? (double)(p1 - p0) / (double)all : 1);
     }
 }
@@ -169,9 +201,10 @@ static void run_task(const struct rp_phase *phase, const struct rp_frame *frame,
 }
 
 /* Shows the phase's step to the observer; what it says may stop the run. */
-static void show(struct rp_run *run, size_t s)
+static void show(struct rp_run *run, size_t p)
 {
     const rp_plan *plan = run->plan;
+    const size_t s = run->phases[p].first;
     const struct rp_slot *slot = &plan->slots[plan->steps[s].out];
     rp_step_info info;
     const rp_view view = {.data =
@@ -181,17 +214,31 @@ static void show(struct rp_run *run, size_t s)
                           .kind = slot->rows};
     if (rp_plan_step(plan, s, &info) != RP_OK)
         return;
-    run->stop_status = run->observer->show(run->observer->context, &info, &view);
-    if (run->stop_status != RP_OK)
-        atomic_store_explicit(&run->stopped, true, memory_order_relaxed);
+    run->observer_status = run->observer->show(run->observer->context, &info, &view);
+    if (run->observer_status != RP_OK)
+        stop(run, 2 * p + 1, RP_ERR_STOPPED, s);
 }
 
-/* The workers meet; what they waited shows in the profile. */
-static void meet(struct rp_run *run, struct rp_worker *worker)
+/* The workers meet; what they waited shows in the profile.  False: all of them leave. */
+static bool meet(struct rp_run *run, struct rp_worker *worker, size_t meeting)
 {
     rp_worker_barrier(worker);
     if (run->profile)
         rp_profile_waited(run->profile, (size_t)worker->index);
+    return atomic_load_explicit(&run->leave_at, memory_order_relaxed) > meeting;
+}
+
+/* All tasks of a phase that this worker gets. */
+static void work_on(struct rp_run *run, size_t p, struct rp_frame *frame)
+{
+    const struct rp_phase *phase = &run->phases[p];
+    size_t t;
+    while ((t = rp_claim(&run->counters[p])) < phase->n_tasks) {
+        if (phase->rows)
+            run_rows(run, p, frame, t);
+        else if (!stopping(run, p, phase->first))
+            run_task(phase, frame, t);
+    }
 }
 
 static void work(void *arg, struct rp_worker *worker)
@@ -203,24 +250,28 @@ static void work(void *arg, struct rp_worker *worker)
                              .worker = (size_t)worker->index,
                              .scratch = run->scratch + (size_t)worker->index * run->scratch_stride};
     for (size_t p = 0; p < run->n_phases; p++) {
-        const struct rp_phase *phase = &run->phases[p];
-        size_t t;
-        while ((t = rp_claim(&run->counters[p])) < phase->n_tasks) {
-            if (phase->rows)
-                run_rows(phase, &frame, t);
-            else
-                run_task(phase, &frame, t);
-        }
-        if (p + 1 < run->n_phases || run->wanted[phase->first] || run->profile)
-            meet(run, worker);
-        if (run->wanted[phase->first]) {
-            if (worker->index == 0)
-                show(run, phase->first);
-            meet(run, worker);
-            if (atomic_load_explicit(&run->stopped, memory_order_relaxed))
-                return;
-        }
+        const bool wanted = run->wanted[run->phases[p].first];
+        work_on(run, p, &frame);
+        if ((p + 1 < run->n_phases || wanted || run->profile) && !meet(run, worker, 2 * p))
+            return;
+        if (!wanted)
+            continue;
+        if (worker->index == 0)
+            show(run, p);
+        if (!meet(run, worker, 2 * p + 1))
+            return;
     }
+}
+
+static rp_status fail_stopped(const struct rp_run *run, rp_error *err)
+{
+    const size_t s = run->stop_step;
+    const char *name = run->plan->steps[s].name;
+    if (run->stop_status == RP_ERR_STOPPED)
+        return rp_fail(err, RP_ERR_STOPPED, "the observer stopped the run (%s) at step %zu (%s)",
+                       rp_status_name(run->observer_status), s, name);
+    return rp_fail(err, run->stop_status, "%s, before step %zu (%s) of %zu",
+                   rp_stop_reason(run->stop_status), s, name, run->plan->n_steps);
 }
 
 rp_status rp_run_execute(struct rp_run *run, rp_error *err)
@@ -231,7 +282,8 @@ rp_status rp_run_execute(struct rp_run *run, rp_error *err)
         run->wanted[s] = run->observer && rp_plan_step(plan, s, &info) == RP_OK &&
                          run->observer->want(run->observer->context, &info);
     }
-    atomic_store_explicit(&run->stopped, false, memory_order_relaxed);
+    run->may_stop = rp_stop_possible(run->stop);
+    atomic_store_explicit(&run->leave_at, RP_RUN_GOES_ON, memory_order_relaxed);
     make_phases(run, (size_t)rp_pool_threads(run->pool));
     const uint64_t start = run->profile ? rp_now_ns() : 0;
     RP_TRY(rp_pool_region(run->pool, 0, work, run, err));
@@ -239,8 +291,6 @@ rp_status rp_run_execute(struct rp_run *run, rp_error *err)
         run->profile->wall_ns += rp_now_ns() - start;
         run->profile->runs++;
     }
-    if (atomic_load_explicit(&run->stopped, memory_order_relaxed))
-        return rp_fail(err, RP_ERR_STOPPED, "the observer stopped the run (%s)",
-                       rp_status_name(run->stop_status));
-    return RP_OK;
+    const bool left = atomic_load_explicit(&run->leave_at, memory_order_relaxed) != RP_RUN_GOES_ON;
+    return left ? fail_stopped(run, err) : RP_OK;
 }

@@ -4,6 +4,7 @@
 
 #include "plan/plan.h"
 #include "plan/profile.h"
+#include "plan/stop.h"
 #include "pool/pool.h"
 
 /* Query rows [q0, q1) of one sequence: the unit that attention's tasks are made of, for each head.
@@ -39,9 +40,17 @@ struct rp_run {
     const rp_observer *observer;
     struct rp_profiling *profile; /* NULL: off */
     rp_pool *pool;
-    atomic_bool stopped;
+    const struct rp_stop *stop;
+    bool may_stop; /* there is something to look at between steps */
+    /* The meeting at which the workers leave, RP_RUN_GOES_ON for none.  Set once a run, by the
+     * worker that writes the next three fields. */
+    atomic_size_t leave_at;
     rp_status stop_status;
+    rp_status observer_status; /* with RP_ERR_STOPPED */
+    size_t stop_step;          /* which was not run any more; shown, with RP_ERR_STOPPED */
 };
+
+#define RP_RUN_GOES_ON SIZE_MAX
 
 /* Where a slot's rows are for one worker at one time. */
 struct rp_frame {

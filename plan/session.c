@@ -18,6 +18,11 @@ struct buffer {
     size_t bytes;
 };
 
+/* The first two are what a batch's size decides most of; the others are tables. */
+enum { ARENA, SCRATCH, INDEX, BLOCKS, PHASES, COUNTERS, WANTED, BUFFERS };
+static const char *const buffer_names[BUFFERS] = {
+    "arena", "scratch", "index tables", "attention tasks", "phases", "counters", "steps"};
+
 struct cached_plan {
     rp_plan *plan;
     size_t bucket;     /* number in the table */
@@ -32,9 +37,11 @@ struct rp_session {
     struct cached_plan *plans;
     size_t n_plans;
     uint64_t clock;
-    struct buffer arena, scratch, index, blocks, phases, counters, wanted;
+    struct buffer buffers[BUFFERS];
     rp_observer observer;
     bool has_observer;
+    struct rp_stop stop;
+    bool stopped; /* the last run was, so there are no outputs */
     struct rp_profiling *profile;
     struct rp_run run;   /* of the last batch; run.plan is NULL before the first */
     const rp_plan *last; /* the plan whose outputs lie in the arena, or NULL */
@@ -95,6 +102,7 @@ rp_status rp_session_create(const rp_graph *graph, rp_weights *weights,
     s->graph = graph;
     s->weights = weights;
     s->options = *options;
+    s->stop.deadline_ns = RP_NO_DEADLINE;
     s->plans = calloc(options->max_plans, sizeof *s->plans);
     rp_status status = RP_OK;
     if (!s->plans)
@@ -115,10 +123,8 @@ void rp_session_destroy(rp_session *s)
 {
     if (!s)
         return;
-    struct buffer *buffers[] = {&s->arena,  &s->scratch,  &s->index, &s->blocks,
-                                &s->phases, &s->counters, &s->wanted};
-    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
-        rp_aligned_free(buffers[i]->p);
+    for (size_t i = 0; i < BUFFERS; i++)
+        rp_aligned_free(s->buffers[i].p);
     for (size_t i = 0; s->plans && i < s->n_plans; i++)
         rp_plan_destroy(s->plans[i].plan);
     rp_profiling_destroy(s->profile);
@@ -132,6 +138,21 @@ void rp_session_observe(rp_session *s, const rp_observer *observer)
     s->has_observer = observer != NULL;
     if (observer)
         s->observer = *observer;
+}
+
+void rp_session_set_deadline(rp_session *s, uint64_t deadline_ns)
+{
+    s->stop.deadline_ns = deadline_ns;
+}
+
+void rp_session_set_cancel(rp_session *s, const rp_cancel *cancel)
+{
+    s->stop.cancel = cancel;
+}
+
+const struct rp_stop *rp_session_stop(const rp_session *s)
+{
+    return &s->stop;
 }
 
 /* ---- plans -------------------------------------------------------------------------------------
@@ -150,16 +171,28 @@ static rp_status no_bucket(const rp_session *s, size_t tokens, size_t seqs, size
                    tokens, seqs, markers, largest->tokens, largest->seqs, largest->markers);
 }
 
-/* The cache's entry for a new plan: a free one, or that of the plan unused for longest. */
-static struct cached_plan *victim(rp_session *s)
+/* Room for another plan in the cache.  The one unused for longest goes before the new one is made,
+ * so that there are never more of them than was said. */
+static void make_room(rp_session *s)
 {
     if (s->n_plans < s->options.max_plans)
-        return &s->plans[s->n_plans];
+        return;
     struct cached_plan *oldest = &s->plans[0];
     for (size_t i = 1; i < s->n_plans; i++)
         if (s->plans[i].last_use < oldest->last_use)
             oldest = &s->plans[i];
-    return oldest;
+    if (oldest->plan == s->last)
+        s->last = NULL; /* its outputs can no longer be named */
+    rp_plan_destroy(oldest->plan);
+    *oldest = s->plans[--s->n_plans];
+}
+
+static void plan_options(const rp_session *s, rp_plan_options *options)
+{
+    rp_plan_options_init(options);
+    options->isa = s->options.isa;
+    options->no_fuse = s->options.no_fuse;
+    options->pool = s->options.pool;
 }
 
 static rp_status find_plan(rp_session *s, size_t tokens, size_t seqs, size_t markers, rp_plan **out,
@@ -177,19 +210,11 @@ static rp_status find_plan(rp_session *s, size_t tokens, size_t seqs, size_t mar
         }
     }
     rp_plan_options options;
-    rp_plan_options_init(&options);
-    options.isa = s->options.isa;
-    options.no_fuse = s->options.no_fuse;
-    options.pool = s->options.pool;
+    plan_options(s, &options);
     rp_plan *plan = NULL;
+    make_room(s);
     RP_TRY(rp_plan_compile(s->graph, s->weights, &s->buckets[b], &options, &plan, err));
-    struct cached_plan *entry = victim(s);
-    if (entry == &s->plans[s->n_plans])
-        s->n_plans++;
-    if (entry->plan && entry->plan == s->last)
-        s->last = NULL; /* its outputs can no longer be named */
-    rp_plan_destroy(entry->plan);
-    *entry = (struct cached_plan){.plan = plan, .bucket = b, .last_use = s->clock};
+    s->plans[s->n_plans++] = (struct cached_plan){.plan = plan, .bucket = b, .last_use = s->clock};
     *out = plan;
     return RP_OK;
 }
@@ -206,37 +231,53 @@ rp_status rp_session_plan(rp_session *s, size_t tokens, size_t seqs, size_t mark
 /* ---- memory ------------------------------------------------------------------------------------
  */
 
-static rp_status reserve(struct buffer *b, const char *what, size_t n, size_t size, rp_error *err)
+/* What a plan needs of each buffer. */
+static rp_status buffer_bytes(const rp_plan *plan, size_t workers, size_t bytes[BUFFERS],
+                              rp_error *err)
 {
-    size_t bytes;
-    if (!rp_mul_ok(n, size, &bytes))
-        return rp_fail(err, RP_ERR_LIMIT, "%s: %zu x %zu bytes wrap", what, n, size);
-    if (bytes == 0)
-        bytes = 1; /* a run counts from every buffer, also from one that it needs nothing of */
+    const struct {
+        size_t n, size;
+    } needs[BUFFERS] = {[ARENA] = {plan->arena_bytes, 1},
+                        [SCRATCH] = {plan->scratch_bytes, workers},
+                        [INDEX] = {plan->bucket.tokens * plan->n_indices, sizeof(int32_t)},
+                        [BLOCKS] = {rp_run_max_blocks(plan), sizeof(struct rp_query_block)},
+                        [PHASES] = {plan->n_steps, sizeof(struct rp_phase)},
+                        [COUNTERS] = {plan->n_steps, sizeof(struct rp_counter)},
+                        [WANTED] = {plan->n_steps, sizeof(bool)}};
+    for (size_t i = 0; i < BUFFERS; i++) {
+        if (!rp_mul_ok(needs[i].n, needs[i].size, &bytes[i]))
+            return rp_fail(err, RP_ERR_LIMIT, "%s: %zu x %zu bytes wrap", buffer_names[i],
+                           needs[i].n, needs[i].size);
+        if (bytes[i] == 0)
+            bytes[i] =
+                1; /* a run counts from every buffer, also from one that it needs nothing of */
+    }
+    return RP_OK;
+}
+
+/* The old memory goes first: nothing in it outlives a run but outputs, and so there are never both.
+ */
+static rp_status grow(struct buffer *b, const char *what, size_t bytes, rp_error *err)
+{
     if (bytes <= b->bytes)
         return RP_OK;
-    void *p = rp_aligned_alloc(bytes);
-    if (!p)
-        return rp_fail(err, RP_ERR_NOMEM, "%s: no memory for %zu bytes", what, bytes);
     rp_aligned_free(b->p);
-    *b = (struct buffer){.p = p, .bytes = bytes};
+    *b = (struct buffer){.p = rp_aligned_alloc(bytes)};
+    if (!b->p)
+        return rp_fail(err, RP_ERR_NOMEM, "%s: no memory for %zu bytes", what, bytes);
+    b->bytes = bytes;
     return RP_OK;
 }
 
 static rp_status reserve_for(rp_session *s, const rp_plan *plan, rp_error *err)
 {
-    const size_t workers = (size_t)rp_pool_threads(s->options.pool);
-    if (plan->arena_bytes > s->arena.bytes)
+    size_t bytes[BUFFERS];
+    RP_TRY(buffer_bytes(plan, (size_t)rp_pool_threads(s->options.pool), bytes, err));
+    if (bytes[ARENA] > s->buffers[ARENA].bytes)
         s->last = NULL; /* the outputs of the last run go with the old arena */
-    RP_TRY(reserve(&s->arena, "arena", plan->arena_bytes, 1, err));
-    RP_TRY(reserve(&s->scratch, "scratch", plan->scratch_bytes, workers, err));
-    RP_TRY(reserve(&s->index, "index tables", plan->bucket.tokens * RP_PLAN_MAX_INDICES,
-                   sizeof(int32_t), err));
-    RP_TRY(reserve(&s->blocks, "attention tasks", rp_run_max_blocks(plan),
-                   sizeof(struct rp_query_block), err));
-    RP_TRY(reserve(&s->phases, "phases", plan->n_steps, sizeof(struct rp_phase), err));
-    RP_TRY(reserve(&s->wanted, "steps", plan->n_steps, sizeof(bool), err));
-    return reserve(&s->counters, "counters", plan->n_steps, sizeof(struct rp_counter), err);
+    for (size_t i = 0; i < BUFFERS; i++)
+        RP_TRY(grow(&s->buffers[i], buffer_names[i], bytes[i], err));
+    return RP_OK;
 }
 
 rp_status rp_session_reserve(rp_session *s, size_t tokens, size_t seqs, size_t markers,
@@ -245,6 +286,72 @@ rp_status rp_session_reserve(rp_session *s, size_t tokens, size_t seqs, size_t m
     rp_plan *plan = NULL;
     RP_TRY(find_plan(s, tokens, seqs, markers, &plan, err));
     return reserve_for(s, plan, err);
+}
+
+/* The largest of what the plans of all buckets need; the last three are the same for each. */
+struct needs {
+    size_t buffers[BUFFERS];
+    uint64_t plan, making, weights;
+};
+
+static rp_status measure_plan(const rp_session *s, const rp_plan *plan, struct needs *needs,
+                              rp_error *err)
+{
+    size_t bytes[BUFFERS];
+    RP_TRY(buffer_bytes(plan, (size_t)rp_pool_threads(s->options.pool), bytes, err));
+    for (size_t i = 0; i < BUFFERS; i++)
+        needs->buffers[i] = bytes[i] > needs->buffers[i] ? bytes[i] : needs->buffers[i];
+    needs->plan = plan->own_bytes;
+    needs->making = plan->making_bytes;
+    needs->weights = plan->weights_bytes;
+    return RP_OK;
+}
+
+static rp_status measure(const rp_session *s, struct needs *needs, rp_error *err)
+{
+    rp_plan_options options;
+    plan_options(s, &options);
+    for (size_t b = 0; b < s->options.n_buckets; b++) {
+        rp_plan *plan;
+        RP_TRY(rp_plan_dry_run(s->graph, s->weights, &s->buckets[b], &options, &plan, err));
+        const rp_status status = measure_plan(s, plan, needs, err);
+        rp_plan_destroy(plan);
+        RP_TRY(status);
+    }
+    return RP_OK;
+}
+
+static void add_up(const rp_session *s, const struct needs *needs, rp_session_sizes *out)
+{
+    const rp_session_options *o = &s->options;
+    const size_t n_plans = o->max_plans < o->n_buckets ? o->max_plans : o->n_buckets;
+    out->weights_bytes = needs->weights;
+    out->arena_bytes = needs->buffers[ARENA];
+    out->scratch_bytes = needs->buffers[SCRATCH];
+    out->plan_bytes = n_plans * needs->plan + needs->making;
+    out->table_bytes =
+        sizeof *s + o->max_plans * sizeof *s->plans + o->n_buckets * sizeof *s->buckets;
+    for (size_t i = SCRATCH + 1; i < BUFFERS; i++)
+        out->table_bytes += needs->buffers[i];
+    out->session_bytes = out->arena_bytes + out->scratch_bytes + out->plan_bytes + out->table_bytes;
+}
+
+rp_status rp_session_measure(const rp_graph *graph, const rp_weights *weights,
+                             const rp_session_options *options, rp_session_sizes *out,
+                             rp_error *err)
+{
+    rp_session *s;
+    if (out->struct_size != sizeof *out)
+        return rp_fail(err, RP_ERR_INVALID, "rp_session_sizes has struct_size %zu, expected %zu",
+                       out->struct_size, sizeof *out);
+    /* A session that never runs changes no weight. */
+    RP_TRY(rp_session_create(graph, (rp_weights *)weights, options, &s, err));
+    struct needs needs = {0};
+    const rp_status status = measure(s, &needs, err);
+    if (status == RP_OK)
+        add_up(s, &needs, out);
+    rp_session_destroy(s);
+    return status;
 }
 
 /* ---- running -----------------------------------------------------------------------------------
@@ -280,11 +387,23 @@ static rp_status check_outputs(const rp_session *s, rp_error *err)
     return RP_OK;
 }
 
+/* Whatever a stopped run leaves in the arena is no result, and that of the run before is not this
+ * one's. */
+static rp_status note_stop(rp_session *s, rp_status status)
+{
+    s->stopped =
+        status == RP_ERR_STOPPED || status == RP_ERR_DEADLINE || status == RP_ERR_CANCELLED;
+    if (s->stopped)
+        s->last = NULL;
+    return status;
+}
+
 static rp_status run(rp_session *s, const rp_batch *batch, const rp_observer *observer,
                      rp_error *err)
 {
     rp_plan *plan = NULL;
     RP_TRY(check_batch(batch, err));
+    RP_TRY(note_stop(s, rp_stop_refuse(&s->stop, err)));
     const rp_bucket live = {.tokens = (size_t)batch->cu[batch->n_seqs],
                             .seqs = batch->n_seqs,
                             .markers = batch->markers ? (size_t)batch->mcu[batch->n_seqs] : 0};
@@ -294,23 +413,24 @@ static rp_status run(rp_session *s, const rp_batch *batch, const rp_observer *ob
     s->run = (struct rp_run){.plan = plan,
                              .batch = batch,
                              .live = live,
-                             .arena = s->arena.p,
-                             .scratch = s->scratch.p,
+                             .arena = s->buffers[ARENA].p,
+                             .scratch = s->buffers[SCRATCH].p,
                              .scratch_stride = plan->scratch_bytes,
-                             .index_memory = s->index.p,
-                             .blocks = s->blocks.p,
-                             .phases = s->phases.p,
-                             .counters = s->counters.p,
-                             .wanted = s->wanted.p,
+                             .index_memory = s->buffers[INDEX].p,
+                             .blocks = s->buffers[BLOCKS].p,
+                             .phases = s->buffers[PHASES].p,
+                             .counters = s->buffers[COUNTERS].p,
+                             .wanted = s->buffers[WANTED].p,
                              .observer = observer,
                              .profile = s->profile,
+                             .stop = &s->stop,
                              .pool = s->options.pool};
     if (s->options.poison) {
-        memset(s->arena.p, 0xff, s->arena.bytes);
-        memset(s->scratch.p, 0xff, s->scratch.bytes);
+        memset(s->buffers[ARENA].p, 0xff, s->buffers[ARENA].bytes);
+        memset(s->buffers[SCRATCH].p, 0xff, s->buffers[SCRATCH].bytes);
     }
     RP_TRY(rp_run_prepare(&s->run, err));
-    RP_TRY(rp_run_execute(&s->run, err));
+    RP_TRY(note_stop(s, rp_run_execute(&s->run, err)));
     s->last = plan;
     const rp_fpenv callers = rp_fpenv_enter(); /* where traps are armed, looking at a NaN is one */
     const rp_status status = check_outputs(s, err);
@@ -326,7 +446,8 @@ rp_status rp_session_run(rp_session *s, const rp_batch *batch, rp_error *err)
 rp_status rp_session_output(const rp_session *s, const char *name, rp_view *out, rp_error *err)
 {
     if (!s->last)
-        return rp_fail(err, RP_ERR_MISSING, "output %s: nothing has run", name);
+        return rp_fail(err, RP_ERR_MISSING, "output %s: %s", name,
+                       s->stopped ? "the last run was stopped" : "nothing has run");
     char names[RP_ERROR_MESSAGE_BYTES / 2] = "";
     for (size_t i = 0; i < s->last->n_outputs; i++) {
         const struct rp_plan_output *o = &s->last->outputs[i];

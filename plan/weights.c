@@ -280,21 +280,13 @@ static void convert_task(void *arg, size_t i, int worker)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* Bytes of a form, and how many rows a task of its conversion takes. */
-static rp_status form_size(const struct rp_weight_entry *e, enum rp_weight_form form, size_t *bytes,
-                           size_t *rows_per_task, rp_error *err)
+rp_status rp_weights_form_bytes(const struct rp_weight_entry *e, enum rp_weight_form form,
+                                size_t *bytes, rp_error *err)
 {
     size_t elements = 0;
-    bool ok;
-    *rows_per_task = RP_GEMM_NR;
-    if (form == RP_FORM_INT8) {
-        ok = rp_qgemm_packed_bytes(e->rows, e->cols, &elements);
-    } else if (form == RP_FORM_PACKED) {
-        ok = rp_gemm_packed_floats(e->rows, e->cols, &elements);
-    } else {
-        ok = rp_mul_ok(e->rows, e->cols, &elements);
-        *rows_per_task = e->cols < 65536 ? 65536 / e->cols : 1;
-    }
+    const bool ok = form == RP_FORM_INT8     ? rp_qgemm_packed_bytes(e->rows, e->cols, &elements)
+                    : form == RP_FORM_PACKED ? rp_gemm_packed_floats(e->rows, e->cols, &elements)
+                                             : rp_mul_ok(e->rows, e->cols, &elements);
     const size_t width = form == RP_FORM_INT8    ? 1
                          : form == RP_FORM_TABLE ? dtype_bytes(e->table_dtype)
                                                  : sizeof(float);
@@ -302,6 +294,14 @@ static rp_status form_size(const struct rp_weight_entry *e, enum rp_weight_form 
         return rp_fail(err, RP_ERR_LIMIT, "weight %s: [%zu, %zu] is too large to address", e->name,
                        e->rows, e->cols);
     return RP_OK;
+}
+
+/* How many rows a task of a form's conversion takes. */
+static size_t task_rows(const struct rp_weight_entry *e, enum rp_weight_form form)
+{
+    if (is_packed(form))
+        return RP_GEMM_NR;
+    return e->cols < 65536 ? 65536 / e->cols : 1;
 }
 
 static rp_status convert(struct conversion *c, size_t bytes, rp_pool *pool, rp_error *err)
@@ -335,9 +335,9 @@ static rp_status make_locked(struct rp_weight_entry *e, enum rp_weight_form form
 {
     if (e->form[form])
         return RP_OK;
-    struct conversion c = {.e = e, .form = form};
+    struct conversion c = {.e = e, .form = form, .rows_per_task = task_rows(e, form)};
     size_t bytes = 0;
-    RP_TRY(form_size(e, form, &bytes, &c.rows_per_task, err));
+    RP_TRY(rp_weights_form_bytes(e, form, &bytes, err));
     if (pthread_mutex_init(&c.lock, NULL) != 0)
         return rp_fail(err, RP_ERR_SYSTEM, "weight %s: a lock could not be made", e->name);
     const rp_status status = convert(&c, bytes, pool, err);

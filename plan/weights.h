@@ -46,11 +46,15 @@ RP_CHECKED rp_status rp_weights_use_int8(rp_weights *weights, rp_weight w, const
 /* Takes that back. */
 void rp_weights_use_fp32(rp_weights *weights, rp_weight w);
 
+/* Frees a form; plans that use it must be gone. */
+void rp_weights_drop(rp_weights *weights, rp_weight w, enum rp_weight_form form);
+
 /* How many weights there are. */
 size_t rp_weights_count(const rp_weights *weights);
 
-/* Frees a form; plans that use it must be gone. */
-void rp_weights_drop(rp_weights *weights, rp_weight w, enum rp_weight_form form);
+/* Bytes of a form, made or not. */
+RP_CHECKED rp_status rp_weights_form_bytes(const struct rp_weight_entry *entry,
+                                           enum rp_weight_form form, size_t *out, rp_error *err);
 
 /* Makes a form of a weight unless it is there.  Thread-safe.  RP_ERR_NOMEM, and what reading fails
  * with. */

@@ -21,6 +21,8 @@ const char *rp_status_name(rp_status status)
     case RP_ERR_NONFINITE: return "RP_ERR_NONFINITE";
     case RP_ERR_SYSTEM: return "RP_ERR_SYSTEM";
     case RP_ERR_STOPPED: return "RP_ERR_STOPPED";
+    case RP_ERR_DEADLINE: return "RP_ERR_DEADLINE";
+    case RP_ERR_CANCELLED: return "RP_ERR_CANCELLED";
     }
     return "RP_ERR_UNKNOWN";
 }

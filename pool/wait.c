@@ -2,13 +2,14 @@
 #define _GNU_SOURCE 1
 #include "pool/wait.h"
 
+#include <rankplan/machine.h>
+
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 _Static_assert(sizeof(atomic_uint) == 4 && ATOMIC_INT_LOCK_FREE == 2, "futex words");
@@ -26,13 +27,6 @@ static void futex_sleep(const void *word, uint32_t seen)
 static void futex_wake(const void *word, int n)
 {
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
-}
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
 /* Tells the core that this is a spin loop.  isb and not yield, which most Arm cores ignore. */
@@ -90,7 +84,7 @@ uint64_t rp_flag_wait(struct rp_flag *flag, uint64_t phase, uint64_t spin_ns)
         if (spin_ns == 0)
             return sleep_until(flag, phase);
         if (polls % POLLS_PER_READING == 0) {
-            const uint64_t now = now_ns();
+            const uint64_t now = rp_now_ns();
             if (deadline == 0)
                 deadline = now + spin_ns;
             else if (now >= deadline)

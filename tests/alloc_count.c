@@ -2,13 +2,29 @@
  */
 #include "tests/alloc_count.h"
 
+#include <malloc.h>
 #include <stdatomic.h>
 
-static atomic_size_t calls;
+static atomic_size_t calls, live, peak;
 
 size_t alloc_count(void)
 {
     return atomic_load(&calls);
+}
+
+size_t alloc_bytes(void)
+{
+    return atomic_load(&live);
+}
+
+size_t alloc_peak(void)
+{
+    return atomic_load(&peak);
+}
+
+void alloc_peak_reset(void)
+{
+    atomic_store(&peak, atomic_load(&live));
 }
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -34,40 +50,60 @@ void *__libc_malloc(size_t);
 void *__libc_calloc(size_t, size_t);
 void *__libc_realloc(void *, size_t);
 void *__libc_memalign(size_t, size_t);
-void *malloc(size_t);
-void *calloc(size_t, size_t);
-void *realloc(void *, size_t);
-void *aligned_alloc(size_t, size_t);
-int posix_memalign(void **, size_t, size_t);
+void __libc_free(void *);
+/* Visible, so that what a shared library allocates and another frees is counted at both ends. */
+#define HOOK __attribute__((visibility("default")))
+HOOK void *malloc(size_t);
+HOOK void *calloc(size_t, size_t);
+HOOK void *realloc(void *, size_t);
+HOOK void *aligned_alloc(size_t, size_t);
+HOOK int posix_memalign(void **, size_t, size_t);
+HOOK void free(void *);
+
+static void *counted(void *p)
+{
+    atomic_fetch_add(&calls, 1);
+    const size_t bytes = malloc_usable_size(p);
+    const size_t now = atomic_fetch_add(&live, bytes) + bytes;
+    size_t most = atomic_load(&peak);
+    while (now > most && !atomic_compare_exchange_weak(&peak, &most, now))
+        ;
+    return p;
+}
 
 void *malloc(size_t n)
 {
-    atomic_fetch_add(&calls, 1);
-    return __libc_malloc(n);
+    return counted(__libc_malloc(n));
 }
 
 void *calloc(size_t n, size_t size)
 {
-    atomic_fetch_add(&calls, 1);
-    return __libc_calloc(n, size);
+    return counted(__libc_calloc(n, size));
 }
 
 void *realloc(void *p, size_t n)
 {
-    atomic_fetch_add(&calls, 1);
-    return __libc_realloc(p, n);
+    const size_t old = malloc_usable_size(p);
+    void *q = __libc_realloc(p, n);
+    if (q || n == 0)
+        atomic_fetch_sub(&live, old);
+    return counted(q);
 }
 
 void *aligned_alloc(size_t alignment, size_t n)
 {
-    atomic_fetch_add(&calls, 1);
-    return __libc_memalign(alignment, n);
+    return counted(__libc_memalign(alignment, n));
 }
 
 int posix_memalign(void **p, size_t alignment, size_t n)
 {
-    atomic_fetch_add(&calls, 1);
-    *p = __libc_memalign(alignment, n);
+    *p = counted(__libc_memalign(alignment, n));
     return *p ? 0 : 12; /* ENOMEM */
+}
+
+void free(void *p)
+{
+    atomic_fetch_sub(&live, malloc_usable_size(p));
+    __libc_free(p);
 }
 #endif

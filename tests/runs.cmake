@@ -18,6 +18,7 @@ set(RP_TESTS_ONCE
     test_vmath)
 # and from these no kernel is reached:
 list(APPEND RP_TESTS_ONCE
+    test_cancel
     test_compare
     test_config
     test_cpus

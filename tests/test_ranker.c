@@ -192,6 +192,73 @@ static void what_cannot_be_is_refused(void **state)
     assert_int_equal(rp_ranker_create(f->model, f->tokenizer, &o, &r, &err), RP_ERR_INVALID);
 }
 
+static void cancel_after_two(void *context, size_t done, size_t total)
+{
+    (void)total;
+    if (done == 2)
+        rp_cancel_set(context);
+}
+
+static void cancelled_between_batches(void **state)
+{
+    struct fixture *f = *state;
+    rp_ranker_options o;
+    rp_cancel *cancel;
+    rp_ranker *r;
+    rp_error err;
+    float want[N], got[N];
+    r = make_ranker(f, NULL, 0, 4096);
+    assert_int_equal(rp_ranker_score(r, ref("fonts"), N, f->texts, want, NULL, NULL), RP_OK);
+    rp_ranker_destroy(r);
+    assert_int_equal(rp_cancel_create(&cancel, NULL), RP_OK);
+    rp_ranker_options_init(&o);
+    o.max_batch_tokens = 1; /* each text alone */
+    o.progress = cancel_after_two;
+    o.progress_context = cancel;
+    assert_int_equal(rp_ranker_create(f->model, f->tokenizer, &o, &r, NULL), RP_OK);
+    rp_session_set_cancel(rp_ranker_session(r), cancel);
+    assert_int_equal(rp_ranker_score(r, ref("fonts"), N, f->texts, got, NULL, &err),
+                     RP_ERR_CANCELLED);
+    assert_string_equal(err.message, "texts 2 to 2: cancelled, nothing was run");
+    assert_int_equal(rp_ranker_score(r, ref("fonts"), N, f->texts, got, NULL, &err),
+                     RP_ERR_CANCELLED);
+    assert_string_equal(err.message, "cancelled, nothing was run");
+    rp_session_set_cancel(rp_ranker_session(r), NULL);
+    assert_int_equal(rp_ranker_score(r, ref("fonts"), N, f->texts, got, NULL, NULL), RP_OK);
+    assert_memory_equal(got, want, sizeof want);
+    rp_ranker_destroy(r);
+    rp_cancel_destroy(cancel);
+}
+
+/* The deadline holds for the whole request: it may pass while texts are tokenised, too. */
+static void a_deadline_for_a_request(void **state)
+{
+    struct fixture *f = *state;
+    enum { MANY = 400 };
+    static char long_text[20000];
+    static rp_text_ref many[MANY];
+    static float scores[MANY];
+    rp_error err;
+    rp_ranker *r = make_ranker(f, NULL, 0, 4096);
+    memset(long_text, 'a', sizeof long_text);
+    for (size_t i = 0; i < sizeof long_text; i += 5)
+        long_text[i] = ' ';
+    for (size_t i = 0; i < MANY; i++)
+        many[i] = (rp_text_ref){.data = long_text, .length = sizeof long_text};
+    rp_session_set_deadline(rp_ranker_session(r), rp_now_ns());
+    assert_int_equal(rp_ranker_score(r, ref("fonts"), MANY, many, scores, NULL, &err),
+                     RP_ERR_DEADLINE);
+    assert_string_equal(err.message, "the deadline has passed, nothing was run");
+    /* Tokenising 8 MB takes far longer than 50 ms, and starting to does not. */
+    rp_session_set_deadline(rp_ranker_session(r), rp_now_ns() + 50000000);
+    assert_int_equal(rp_ranker_score(r, ref("fonts"), MANY, many, scores, NULL, &err),
+                     RP_ERR_DEADLINE);
+    assert_string_equal(err.message, "the deadline has passed, while the texts were tokenised");
+    rp_session_set_deadline(rp_ranker_session(r), RP_NO_DEADLINE);
+    assert_int_equal(rp_ranker_score(r, ref("fonts"), 1, many, scores, NULL, NULL), RP_OK);
+    rp_ranker_destroy(r);
+}
+
 static void ranks_are_stable(void **state)
 {
     (void)state;
@@ -253,6 +320,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(scores_are_those_of_the_ids),  TEST(scores_do_not_depend_on_batches_or_threads),
         TEST(truncation_is_told),           TEST(what_cannot_be_is_refused),
+        TEST(cancelled_between_batches),    TEST(a_deadline_for_a_request),
         cmocka_unit_test(ranks_are_stable), cmocka_unit_test(ranks_of_many),
         cmocka_unit_test(similarities),
     };

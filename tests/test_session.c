@@ -443,6 +443,88 @@ static void a_reserved_run_allocates_nothing(void **state)
     toy_batch_free(&b);
 }
 
+/* The most bytes that a session held which ran the batches, one for each of its buckets. */
+static size_t peak_of_a_session(const struct toy *t, const rp_session_options *o,
+                                const struct toy_batch *batches, size_t n)
+{
+    rp_session *s;
+    const size_t before = alloc_bytes();
+    alloc_peak_reset();
+    assert_int_equal(rp_session_create(t->graph, t->weights, o, &s, NULL), RP_OK);
+    for (int round = 0; round < 2; round++)
+        for (size_t i = 0; i < n; i++)
+            run_ok(s, &batches[i].batch);
+    const size_t peak = alloc_peak() - before;
+    rp_session_destroy(s);
+    assert_int_equal(alloc_bytes(), before);
+    return peak;
+}
+
+static void expect_stated_memory(const struct toy *t, const rp_session_options *o)
+{
+    enum { MOST = 16 };
+    size_t lengths[256], n = 0;
+    struct toy_batch batches[MOST];
+    rp_bucket b;
+    rp_session_sizes sizes = {.struct_size = sizeof sizes};
+    const size_t converted = rp_weights_bytes(t->weights);
+    assert_int_equal(rp_session_measure(t->graph, t->weights, o, &sizes, NULL), RP_OK);
+    assert_int_equal(rp_weights_bytes(t->weights), converted);
+    assert_int_equal(sizes.session_bytes, sizes.arena_bytes + sizes.scratch_bytes +
+                                              sizes.plan_bytes + sizes.table_bytes);
+    for (size_t i = 0; i < COUNT(lengths); i++)
+        lengths[i] = 8;
+    for (; rp_bucket_default(n, o->max_tokens, &b); n++)
+        toy_batch_make(&batches[n], lengths, b.tokens / 8, t->vocabulary, 1);
+    rp_session *converts = make_session(t, NULL, NULL);
+    assert_int_equal(rp_session_reserve(converts, 1, 1, 0, NULL), RP_OK);
+    rp_session_destroy(converts);
+    assert_int_equal(sizes.weights_bytes, rp_weights_bytes(t->weights));
+    const size_t peak = peak_of_a_session(t, o, batches, n);
+    /* The allocator rounds each of some hundred blocks up. */
+    if (peak > sizes.session_bytes + 4096)
+        fail_msg("%zu bytes were held, %llu were stated", peak,
+                 (unsigned long long)sizes.session_bytes);
+    if (sizes.session_bytes > peak + peak / 10)
+        fail_msg("%llu bytes were stated, %zu were held", (unsigned long long)sizes.session_bytes,
+                 peak);
+    for (size_t i = 0; i < n; i++)
+        toy_batch_free(&batches[i]);
+}
+
+/* What a session will take is known before it takes it, and it is no guess. */
+static void memory_is_stated_before_it_is_taken(void **state)
+{
+    (void)state;
+    if (!alloc_count_available())
+        skip();
+    rp_pool *pool = make_pool(3);
+    for (int variant = 0; variant < 8; variant++) {
+        struct toy_options to;
+        struct toy t;
+        rp_session_options o;
+        toy_options_init(&to);
+        to.rel_buckets = variant & 1 ? 32 : 0;
+        toy_make(&t, &to);
+        rp_session_options_init(&o);
+        o.pool = variant & 2 ? pool : NULL;
+        o.no_fuse = variant & 1;
+        o.max_tokens = variant & 4 ? 2048 : 200;
+        o.max_plans = variant & 2 ? 2 : 8;
+        expect_stated_memory(&t, &o);
+        toy_free(&t);
+    }
+    rp_session_options o;
+    rp_session_options_init(&o);
+    rp_session_sizes sizes = {.struct_size = 1};
+    rp_error err;
+    assert_int_equal(rp_session_measure(toy.graph, toy.weights, &o, &sizes, &err), RP_ERR_INVALID);
+    sizes.struct_size = sizeof sizes;
+    o.max_plans = 0;
+    assert_int_equal(rp_session_measure(toy.graph, toy.weights, &o, &sizes, &err), RP_ERR_INVALID);
+    rp_pool_destroy(pool);
+}
+
 /* ---- buckets ------------------------------------------------------------------------------------
  */
 
@@ -859,6 +941,7 @@ int main(void)
         cmocka_unit_test(outputs_have_the_rows_of_the_batch),
         cmocka_unit_test(a_warm_run_allocates_nothing),
         cmocka_unit_test(a_reserved_run_allocates_nothing),
+        cmocka_unit_test(memory_is_stated_before_it_is_taken),
         cmocka_unit_test(the_smallest_bucket_is_picked),
         cmocka_unit_test(a_batch_too_large_names_the_bucket),
         cmocka_unit_test(the_plan_cache_is_bounded),

@@ -9,6 +9,7 @@
  */
 #include <rankplan/ranker.h>
 
+#include "plan/stop.h"
 #include "pool/error.h"
 #include "pool/fpenv.h"
 #include "pool/pool.h"
@@ -16,6 +17,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -123,6 +125,8 @@ struct tokenizing {
     const rp_text_part *query;
     const rp_text_ref *texts;
     rp_encoding *encodings;
+    const struct rp_stop *stop;
+    atomic_int stopped;   /* an rp_status: why the rest was left */
     pthread_mutex_t lock; /* guards first and first_text */
     rp_error first;
     size_t first_text;
@@ -179,6 +183,11 @@ static void tokenize_task(void *arg, size_t i, int worker)
     (void)worker;
     struct tokenizing *job = arg;
     rp_error err = {RP_OK, ""};
+    const rp_status stop = rp_stop_check(job->stop);
+    if (stop != RP_OK)
+        atomic_store_explicit(&job->stopped, (int)stop, memory_order_relaxed);
+    if (atomic_load_explicit(&job->stopped, memory_order_relaxed) != RP_OK)
+        return;
     if (tokenize_one(job, i, &err) == RP_OK)
         return;
     pthread_mutex_lock(&job->lock);
@@ -196,6 +205,9 @@ static rp_status tokenize_all(struct tokenizing *job, size_t n, rp_error *err)
     const rp_status status = rp_pool_for(job->ranker->options.pool, n, tokenize_task, job, err);
     pthread_mutex_destroy(&job->lock);
     RP_TRY(status);
+    const rp_status stop = (rp_status)atomic_load_explicit(&job->stopped, memory_order_relaxed);
+    if (stop != RP_OK)
+        return rp_fail(err, stop, "%s, while the texts were tokenised", rp_stop_reason(stop));
     if (job->first.status != RP_OK)
         return rp_fail(err, job->first.status, "text %zu: %s", job->first_text, job->first.message);
     return RP_OK;
@@ -258,8 +270,12 @@ static rp_status tokenize(rp_ranker *r, const char *prompt, const rp_text_ref *q
                           const rp_text_ref *texts, rp_batch *out, rp_text_info *infos,
                           rp_error *err)
 {
-    struct tokenizing job = {.ranker = r, .prompt = prompt ? prompt : "", .texts = texts};
+    struct tokenizing job = {.ranker = r,
+                             .prompt = prompt ? prompt : "",
+                             .texts = texts,
+                             .stop = rp_session_stop(r->session)};
     rp_text_part *part = NULL;
+    RP_TRY(rp_stop_refuse(job.stop, err));
     rp_encode_options_init(&job.options);
     job.options.max_length = r->options.max_length;
     job.options.special_as_text = r->options.special_as_text;

@@ -50,6 +50,10 @@ RP_API const char *rp_isa_name(uint32_t mask);
  * its cgroup and all of that group's ancestors (v1 and v2), rounded down, at least 1. */
 RP_API int rp_cpu_count(void);
 
+/* Nanoseconds on the clock that deadlines count on (CLOCK_MONOTONIC: never set back, zero at some
+ * point in the past).  Any thread.  Does not allocate. */
+RP_API uint64_t rp_now_ns(void);
+
 /* A pool of threads.  One region runs on it at a time; a second caller waits. */
 typedef struct rp_pool rp_pool;
 

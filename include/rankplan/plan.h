@@ -158,6 +158,26 @@ RP_API RP_CHECKED rp_status rp_session_create(const rp_graph *graph, rp_weights 
                                               rp_error *err);
 RP_API void rp_session_destroy(rp_session *session);
 
+/* The memory of a session, in bytes asked of the allocator. */
+typedef struct rp_session_sizes {
+    size_t struct_size;     /* sizeof(rp_session_sizes), set by the caller */
+    uint64_t session_bytes; /* the most that a session ever holds: the sum of the next four */
+    uint64_t arena_bytes;   /* the values of a batch */
+    uint64_t scratch_bytes; /* of all threads of its pool together */
+    uint64_t plan_bytes;    /* of the plans kept, and what making one of them takes */
+    uint64_t table_bytes;   /* ids, positions and tasks of a batch */
+    uint64_t weights_bytes; /* once for all sessions: the weights in the forms that the graph uses,
+                               whether they are converted yet or not */
+} rp_session_sizes;
+
+/* The most memory that a session with these options takes, whatever batches it gets (all of its
+ * buckets are tried), before any of it is taken and without converting a weight.  A profile comes
+ * on top of it, and threads are the pool's.  Allocates for the length of the call.  Fails as
+ * rp_session_create and rp_plan_measure do. */
+RP_API RP_CHECKED rp_status rp_session_measure(const rp_graph *graph, const rp_weights *weights,
+                                               const rp_session_options *options,
+                                               rp_session_sizes *out, rp_error *err);
+
 /* Makes everything ready that a batch of these sizes needs (plan, arena, scratch), so that running
  * it allocates nothing. */
 RP_API RP_CHECKED rp_status rp_session_reserve(rp_session *session, size_t tokens, size_t seqs,
@@ -171,8 +191,8 @@ RP_API RP_CHECKED rp_status rp_session_plan(rp_session *session, size_t tokens, 
 /* Runs a batch.  Allocates nothing when a batch of that bucket ran (or was reserved) before.
  * RP_ERR_INVALID (cu not ascending, an id outside its table, naming the sequence and token),
  * RP_ERR_BUCKET (no bucket holds it), RP_ERR_NONFINITE (a NaN or an infinity in an output, naming
- * output and row; outputs can still be read), RP_ERR_STOPPED (by the observer), and what compiling
- * fails with. */
+ * output and row; outputs can still be read), RP_ERR_STOPPED (by the observer), RP_ERR_DEADLINE,
+ * RP_ERR_CANCELLED (see below), and what compiling fails with. */
 RP_API RP_CHECKED rp_status rp_session_run(rp_session *session, const rp_batch *batch,
                                            rp_error *err);
 
@@ -184,7 +204,8 @@ typedef struct rp_view {
     rp_rows kind;
 } rp_view;
 
-/* RP_ERR_MISSING: no output of that name (the message lists them), or nothing ran yet. */
+/* RP_ERR_MISSING: no output of that name (the message lists them), nothing ran yet, or the last run
+ * was stopped. */
 RP_API RP_CHECKED rp_status rp_session_output(const rp_session *session, const char *name,
                                               rp_view *out, rp_error *err);
 
@@ -225,6 +246,57 @@ RP_API RP_CHECKED rp_status rp_weights_quantize(rp_weights *weights, const rp_gr
  * factors (NULL: all 1), which belong to the weights.  False when there is no i-th. */
 RP_API bool rp_weights_int8(const rp_weights *weights, size_t i, const char **name, size_t *n,
                             const float **factors);
+/* ---- stopping ---------------------------------------------------------------------------------
+ *
+ * A service stops work that nobody waits for any more: at the request's deadline, or when its
+ * client has gone.
+ *
+ *     rp_session_set_deadline(session, rp_now_ns() + 50 * 1000000);
+ *     rp_session_set_cancel(session, request->cancel);
+ *     status = rp_session_run(session, &batch, &err);
+ *
+ * This one has 50 ms from now, and any other thread may call rp_cancel_set(request->cancel).
+ *
+ * Both are looked at before anything runs, and then by every worker before each step of its block
+ * of rows (a few milliseconds of work at most for models of MiniLM's size), never inside of one.  A
+ * stopped run ends with RP_ERR_DEADLINE or RP_ERR_CANCELLED; all workers have left it by then, its
+ * outputs cannot be read, and the session runs the next batch as if nothing had happened.  A run
+ * whose last steps have begun already ends as if it had not been stopped.  Nothing is allocated.
+ * Two waits are not cut short: for a pool that another session is using, and for a plan that is
+ * being compiled (rp_session_reserve does that ahead of time).
+ *
+ * Without a deadline and a flag, a run pays one test per piece of work; with a flag one load of it
+ * too, and with a deadline one reading of the clock.
+ */
+
+#define RP_NO_DEADLINE UINT64_MAX
+
+/* The deadline of all later runs, on the clock of rp_now_ns(): it stays until it is set anew, and
+ * while it lies in the past every run is refused with RP_ERR_DEADLINE.  RP_NO_DEADLINE (default)
+ * takes it away.  To be called by the thread that uses the session. */
+RP_API void rp_session_set_deadline(rp_session *session, uint64_t deadline_ns);
+
+/* A flag that cancels the runs of the sessions that it was given to: of one, or of many. */
+typedef struct rp_cancel rp_cancel;
+
+/* A flag that is not set.  Allocates.  RP_ERR_NOMEM. */
+RP_API RP_CHECKED rp_status rp_cancel_create(rp_cancel **out, rp_error *err);
+
+/* NULL does nothing.  No session may have it any more. */
+RP_API void rp_cancel_destroy(rp_cancel *cancel);
+
+/* Sets the flag, which stays set: runs under way stop soon, later ones are refused.  Returns at
+ * once, before they have stopped.  Any thread, at any time, also a signal handler. */
+RP_API void rp_cancel_set(rp_cancel *cancel);
+
+/* Takes it back, for the next use of the flag.  A run under way may or may not have seen it. */
+RP_API void rp_cancel_clear(rp_cancel *cancel);
+
+RP_API bool rp_cancel_is_set(const rp_cancel *cancel);
+
+/* The flag of all later runs, borrowed until another one is given; NULL (default) takes it away. To
+ * be called by the thread that uses the session. */
+RP_API void rp_session_set_cancel(rp_session *session, const rp_cancel *cancel);
 
 /* ---- hooks ------------------------------------------------------------------------------------
  */

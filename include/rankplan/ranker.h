@@ -11,7 +11,8 @@
  *     rp_ranker_score(ranker, query, n, documents, scores, NULL, &err);
  *
  * The result for a text does not depend on the texts beside it, on the batches or on the threads,
- * to the bit.
+ * to the bit.  A request that fails, or is stopped, may have written some of its results: none of
+ * them counts.
  */
 #ifndef RANKPLAN_RANKER_H
 #define RANKPLAN_RANKER_H
@@ -69,7 +70,9 @@ RP_API RP_CHECKED rp_status rp_ranker_create(const rp_model *model, const rp_tok
 /* NULL does nothing. */
 RP_API void rp_ranker_destroy(rp_ranker *ranker);
 
-/* The session that the ranker runs on, for observers, plans and digests. */
+/* The session that the ranker runs on, for observers, plans, digests, and stopping: its deadline
+ * (rp_session_set_deadline) and flag (rp_session_set_cancel) hold for whole requests.  They are
+ * looked at before each text is tokenised, between batches, and inside of them. */
 RP_API rp_session *rp_ranker_session(rp_ranker *ranker);
 
 /* Tokens that a text (or pair) is cut to. */

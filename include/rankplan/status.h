@@ -36,7 +36,9 @@ typedef enum rp_status {
     RP_ERR_LIMIT = 9,       /* over a stated limit (length, size, count) */
     RP_ERR_NONFINITE = 10,  /* a NaN or an infinity where a result was due */
     RP_ERR_SYSTEM = 11,     /* the operating system refused (threads, affinity) */
-    RP_ERR_STOPPED = 12     /* stopped by the caller's observer, deadline or cancellation */
+    RP_ERR_STOPPED = 12,    /* stopped by the caller's observer */
+    RP_ERR_DEADLINE = 13,   /* the caller's deadline has passed */
+    RP_ERR_CANCELLED = 14   /* the caller has cancelled it */
 } rp_status;
 
 /* The size of the message with its terminating 0; longer messages are cut. */

@@ -29,6 +29,7 @@
 /* clang-format on */
 #endif
 
+#define RP_QGEMM_SHIFT 0
 #include "pool/memory.h"
 #include "pool/split.h"
 #include "qgemm/block.h"
@@ -202,7 +203,7 @@ static void run_group(const struct rp_qgemm_args *args, const struct rp_split *r
             (n_panels > 1 ? tall_by_two : tall_by_one)(&g, q, b, sums);
         else
             (n_panels > 1 ? low_by_four : low_by_one)(&g, q, b, sums);
-        finish_tile(args, i, h, p, n_panels, sums + skipped * n_panels * NR, n_panels * NR, 0);
+        finish_tile(args, i, h, p, n_panels, sums + skipped * n_panels * NR, n_panels * NR);
         g.next += g.steps * g.next_step;
         i += h;
     }

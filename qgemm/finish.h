@@ -1,5 +1,6 @@
 /* What follows the sums, written once over v16: the zero point, the scales, the bias, the
- * activation and the residual.  A file that includes this has chosen its v16.
+ * activation and the residual.  A file that includes this has chosen its v16,
+ * and says with RP_QGEMM_SHIFT what its sums have had taken off each q.
  *
  * Sums come through a small buffer that is still in L1, as i32 in the bits of floats: v16 has no
  * other loads.
@@ -19,7 +20,6 @@ struct strip {
     size_t ld_sums;
     const uint8_t *row; /* the first row's tail, tails row_bytes apart */
     size_t row_bytes;
-    int32_t shift;      /* what the sums have had taken off each q */
     const float *panel; /* the panel's tail */
     const float *bias;  /* n_cols, or NULL */
     float *c;
@@ -39,7 +39,7 @@ static inline __attribute__((always_inline)) void finish_strip(const struct stri
         struct rp_qgemm_row_tail row;
         memcpy(&row, s->row + i * s->row_bytes, sizeof row);
         const v16i sum = v_bits(v_load(s->sums + i * s->ld_sums));
-        const v16 acc = vi_to_f(vi_sub(sum, vi_mul(vi_set1(row.zero - s->shift), colsum)));
+        const v16 acc = vi_to_f(vi_sub(sum, vi_mul(vi_set1(row.zero - RP_QGEMM_SHIFT), colsum)));
         const v16 both = v_mul(v_set1(row.scale), scale);
         v16 x = v_activate(activation, s->bias ? v_fma(acc, both, bias) : v_mul(acc, both));
         if (s->n_cols == RP_QGEMM_NR) {
@@ -70,7 +70,7 @@ static finish_fn *const finishes[] = {EACH_ACTIVATION(FINISH_ENTRY)};
 /* Rows [i, i + h) of C, panels [p, p + n_panels), from `sums`, which has the panels side by side.
  */
 static void finish_tile(const struct rp_qgemm_args *g, size_t i, size_t h, size_t p,
-                        size_t n_panels, const float *sums, size_t ld_sums, int32_t shift)
+                        size_t n_panels, const float *sums, size_t ld_sums)
 {
     const size_t row_bytes = rp_qgemm_row_bytes(g->k), padded = rp_qgemm_padded(g->k);
     const char *tail = (const char *)g->packed + padded * RP_QGEMM_NR;
@@ -81,7 +81,6 @@ static void finish_tile(const struct rp_qgemm_args *g, size_t i, size_t h, size_
             .ld_sums = ld_sums,
             .row = g->q + i * row_bytes + padded,
             .row_bytes = row_bytes,
-            .shift = shift,
             .panel = (const float *)(const void *)(tail + (p + j) * rp_qgemm_panel_bytes(g->k)),
             .bias = g->bias ? g->bias + col : NULL,
             .c = g->c + i * g->ldc + col,

@@ -45,7 +45,12 @@
 #define UNROLL       4 /* lines; there are always whole sixteens of them */
 #define WIDTH_MAX    4
 _Static_assert(UNROLL % RP_QGEMM_STEP == 0, "whole steps");
-_Static_assert(RP_QGEMM_WIDTH(1) <= WIDTH_MAX, "the buffer of sums");
+_Static_assert(RP_QGEMM_WIDTH(1) <= WIDTH_MAX, "as many as a tile is written for");
+
+/* Sums that wait to be finished: 4 KiB, of several tiles, since what is set up for it costs about
+ * as much as a row. */
+#define SUMS 1024
+_Static_assert(RP_QGEMM_MR *RP_QGEMM_WIDTH(RP_QGEMM_MR / 2) * NR <= SUMS, "at least a tile");
 
 /* ---- the register tile ---------------------------------------------------------------------- */
 
@@ -220,7 +225,9 @@ static void aim_ahead(struct tile *t, size_t n_tiles, const uint8_t *here, const
 static void run_group(const struct rp_qgemm_args *args, const struct rp_split *rows, size_t i,
                       size_t p, size_t n_panels)
 {
-    _Alignas(64) float sums[RP_QGEMM_MR * WIDTH_MAX * NR];
+    _Alignas(64) float sums[SUMS];
+    const size_t ld_sums = n_panels * NR;
+    size_t held = 0; /* rows of them, ending before i */
     struct tile t = {
         .row_bytes = rp_qgemm_row_bytes(args->k),
         .panel_bytes = rp_qgemm_panel_bytes(args->k),
@@ -232,10 +239,14 @@ static void run_group(const struct rp_qgemm_args *args, const struct rp_split *r
         const size_t h = rp_split_part(rows, part);
         if (rows->n_parts > 1)
             fetch_rows(args, i, h, p, n_panels);
-        run_tiles(&t, h, n_panels, args->q + i * t.row_bytes, b, sums);
-        finish_tile(args, i, h, p, n_panels, sums, n_panels * NR, RP_QGEMM_SHIFT);
-        t.next += t.n_lines / UNROLL * t.next_step;
+        run_tiles(&t, h, n_panels, args->q + i * t.row_bytes, b, sums + held * ld_sums);
+        held += h;
         i += h;
+        if (part + 1 == rows->n_parts || (held + h) * ld_sums > SUMS) {
+            finish_tile(args, i - held, held, p, n_panels, sums, ld_sums);
+            held = 0;
+        }
+        t.next += t.n_lines / UNROLL * t.next_step;
     }
 }
 

@@ -138,6 +138,11 @@ void cli_note_truncated(const struct cli *cli, const rp_text_info *infos, size_t
  * their numbers: output would be written into it.  What is put there fails when it is used. */
 void cli_guard_streams(void);
 
+/* Whether a step's rows are bytes for an INT8 product, and how many values a row stands for (see
+ * rp_observer). */
+bool cli_step_is_bytes(const rp_step_info *step);
+size_t cli_step_values(const rp_step_info *step);
+
 /* Flushes standard output; CLI_SYSTEM when anything could not be written. */
 int cli_finish_output(void);
 

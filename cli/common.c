@@ -92,6 +92,16 @@ void cli_guard_streams(void)
             (void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
+bool cli_step_is_bytes(const rp_step_info *step)
+{
+    return strcmp(step->kind, "quantize") == 0;
+}
+
+size_t cli_step_values(const rp_step_info *step)
+{
+    return cli_step_is_bytes(step) ? step->width * sizeof(float) - 64 : step->width;
+}
+
 int cli_finish_output(void)
 {
     if (fflush(stdout) != 0 || ferror(stdout))

@@ -19,6 +19,7 @@ struct cli_run_step {
     size_t rows, width;
     bool per_seq; /* its rows are the sequences; false also when that is not known */
     bool has_hash;
+    bool hash_of_bytes; /* of the rows of bytes that the values stand for, not of the values */
     uint64_t hash;
     json_t *inputs; /* names of the steps that it reads; NULL when that is not known */
 };

@@ -47,6 +47,22 @@ static bool want_step(void *context, const rp_step_info *step)
     return is_wanted(d->cli, step->name);
 }
 
+/* What rows of bytes stand for, for free(); see rp_observer. */
+static float *values_of_bytes(const rp_view *view, size_t values)
+{
+    float *out = malloc((view->rows * values + 1) * sizeof *out);
+    for (size_t r = 0; out && r < view->rows; r++) {
+        const unsigned char *row = (const unsigned char *)(view->data + r * view->width);
+        float scale;
+        int32_t zero;
+        memcpy(&scale, row + values, sizeof scale);
+        memcpy(&zero, row + values + sizeof scale, sizeof zero);
+        for (size_t i = 0; i < values; i++)
+            out[r * values + i] = scale * (float)(row[i] - zero);
+    }
+    return out;
+}
+
 static rp_status write_values(struct dump *d, const rp_step_info *step, const rp_view *view)
 {
     char name[CLI_DUMP_NAME_BYTES];
@@ -62,15 +78,25 @@ static rp_status write_values(struct dump *d, const rp_step_info *step, const rp
 static rp_status show_step(void *context, const rp_step_info *step, const rp_view *view)
 {
     struct dump *d = context;
-    const size_t n = view->rows * view->width;
     struct dumped *out = &d->steps[step->index];
-    const rp_status status = d->cli->o.stats_only ? RP_OK : write_values(d, step, view);
-    if (status != RP_OK)
-        return status;
-    *out = (struct dumped){
-        .step = *step, .rows = view->rows, .hash = XXH3_64bits(view->data, n * sizeof(float))};
-    cli_stats_take(view->data, n, &out->stats);
-    return RP_OK;
+    float *made = NULL;
+    rp_view shown = *view;
+    shown.width = cli_step_values(step);
+    if (cli_step_is_bytes(step)) {
+        shown.data = made = values_of_bytes(view, shown.width);
+        if (!made)
+            return cli_err(&d->err, RP_ERR_NOMEM, "no memory for the values of %s", step->name);
+    }
+    const rp_status status = d->cli->o.stats_only ? RP_OK : write_values(d, step, &shown);
+    if (status == RP_OK) {
+        *out = (struct dumped){
+            .step = *step,
+            .rows = view->rows,
+            .hash = XXH3_64bits(view->data, view->rows * view->width * sizeof(float))};
+        cli_stats_take(shown.data, shown.rows * shown.width, &out->stats);
+    }
+    free(made);
+    return status;
 }
 
 /* ---- the index ----------------------------------------------------------------------------------
@@ -148,8 +174,9 @@ static void put_step(FILE *f, const struct dump *d, const struct dumped *s)
         fputs("null", f);
     else
         put_name(f, file);
-    fprintf(f, ", \"rows\": \"%s\", \"shape\": [%zu, %zu], \"dtype\": \"f32\"",
-            rows_name(s->step.rows), s->rows, s->step.width);
+    fprintf(f, ", \"rows\": \"%s\", \"shape\": [%zu, %zu], \"dtype\": \"%s\"",
+            rows_name(s->step.rows), s->rows, cli_step_values(&s->step),
+            cli_step_is_bytes(&s->step) ? "q8" : "f32");
     put_inputs(f, d->plan, s->step.index);
     fprintf(f, ", \"xxh3\": \"%016llx\"", (unsigned long long)s->hash);
     put_stats(f, &s->stats);
@@ -164,7 +191,8 @@ static void put_head(FILE *f, const struct dump *d)
     put_name(f, rp_version());
     fputs(",\n  \"family\": ", f);
     put_name(f, d->model->info.family);
-    fprintf(f, ", \"precision\": \"fp32\", \"fused\": %s, \"partial\": %s",
+    fprintf(f, ", \"precision\": \"%s\", \"fused\": %s, \"partial\": %s",
+            d->model->info.precision == RP_PRECISION_FP32 ? "fp32" : "int8",
             d->cli->o.no_fuse ? "false" : "true", d->cli->o.filter ? "true" : "false");
     put_ints(f, "cu", d->batch->cu, d->batch->n_seqs + 1);
     put_ints(f, "ids", d->batch->ids, n_tokens);

@@ -68,7 +68,7 @@ static rp_status print_digest(struct cli *cli, rp_session *session, const rp_bat
         rp_step_info step;
         if (rp_plan_step(plan, i, &step) == RP_OK)
             printf("%zu %s %s %zux%zu %016llx\n", i, step.name, step.kind, digest.rows[i],
-                   step.width, (unsigned long long)digest.hashes[i]);
+                   cli_step_values(&step), (unsigned long long)digest.hashes[i]);
     }
     if (status == RP_OK)
         printf("whole %016llx\n", (unsigned long long)digest.whole);

@@ -304,7 +304,11 @@ RP_API void rp_session_set_cancel(rp_session *session, const rp_cancel *cancel);
 /* Asked first, shown after: `want` says whether a step's result is to be shown (it costs nothing
  * else), `show` then sees it right after the step, before its memory is used again.  A status other
  * than RP_OK from show stops the run with RP_ERR_STOPPED.  Called on the thread that runs the
- * session. */
+ * session.
+ *
+ * The result of a step of kind "quantize" is rows of bytes for an INT8 product, in the room of
+ * `width` floats: 4 * width - 64 values q, then f32 scale and i32 zero; each stands for
+ * scale * (q - zero), those past the columns of what was rounded for 0. */
 typedef struct rp_observer {
     size_t struct_size; /* sizeof(rp_observer) */
     bool (*want)(void *context, const rp_step_info *step);

@@ -373,6 +373,34 @@ npy 'it is not a file' sh -c 'rm "$file"; mkdir "$file"'
 npy 'it is not a file' sh -c 'rm "$file"; mkfifo "$file"'
 npy 'No such file' sh -c 'rm "$file"'
 
+# ---- Hugging Face ----------------------------------------------------------------------------------
+# tests/data/hf holds what transformers computed for two oracles (tools/hf_dump.py).
+for name in bert xlm_roberta_reranker; do
+    cases="--cases $oracles/$name/cases.safetensors"
+    expect 0 "$rankplan" dump "$oracles/$name" $cases -o "$work/hf-$name"
+    expect 0 "$rankplan" compare "$work/hf-$name" "$tree/tests/data/hf/$name" --tol 1e-4
+    says out "over the tolerance of 0.0001"
+    expect 0 "$rankplan" dump "$oracles/$name" $cases -o "$work/hf-$name" --no-fuse
+    expect 0 "$rankplan" compare "$work/hf-$name" "$tree/tests/data/hf/$name" --tol 1e-4
+    expect 1 "$rankplan" compare "$work/hf-$name" "$tree/tests/data/hf/$name" --tol 1e-9
+done
+
+# ---- int8 --------------------------------------------------------------------------------------------
+cases="--cases $oracles/bert/cases.safetensors"
+expect 0 "$rankplan" dump "$oracles/bert" $cases --precision int8 -o "$work/int8"
+says_file()
+{
+    grep -qF -- "$2" "$1" || complain "$1 does not say: $2"
+}
+says_file "$work/int8/index.json" '"dtype": "q8"'
+says_file "$work/int8/index.json" '"precision": "int8"'
+expect 0 "$rankplan" dump "$oracles/bert" $cases --precision int8 -o "$work/int8-3" --threads 3 --isa scalar
+expect 0 "$rankplan" compare "$work/int8" "$work/int8-3"
+"$rankplan" digest "$oracles/bert" $cases --precision int8 >"$work/int8.digest"
+expect 0 "$rankplan" compare "$work/int8" "$work/int8.digest"
+expect 1 "$rankplan" compare "$work/int8" "$work/bert" --partial
+says out "layers.0.attn.qkv"
+
 # ---- digests ---------------------------------------------------------------------------------------
 digest=$work/bert.digest
 # damaged TEXT SED

@@ -92,7 +92,8 @@ static void on_interrupt(int number)
 {
     (void)number;
     if (atomic_exchange(&closing, true))
-        rp_cancel_set(drop);
+        /* One store of an atomic without a lock, which tidy cannot see. */
+        rp_cancel_set(drop); /* NOLINT(bugprone-signal-handler) */
 }
 
 /* ---- small things ---- */

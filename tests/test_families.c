@@ -219,7 +219,7 @@ static void check_oracle(const char *folder, const char *outputs)
     char path[400], cases_path[500];
     struct cases c = {0};
     rp_error err;
-    size_t n_cu, n_types;
+    size_t n_cu = 0, n_types;
     snprintf(path, sizeof path, "%s/oracles/%s", RP_TEST_DATA, folder);
     snprintf(cases_path, sizeof cases_path, "%s/cases.safetensors", path);
     assert_int_equal(rp_tensor_file_open(cases_path, &c.file, &err), RP_OK);

@@ -1,7 +1,6 @@
 /* INT8 products: bench_qgemm [-i LEVEL] [-a] [-t THREADS] [-r ROUNDS] [-c MIB] SHAPES...
  *
- * SHAPES are files of lines "M N K" (bench/shapes).  For each shape and the level's kernels, the
- * one for pair-bounded weights and, where it is another, the one for quad-bounded weights (-a:
+ * SHAPES are files of lines "M N K" (bench/shapes).  For each shape and the level's kernel (-a:
  * every kernel of this machine), on one thread and on THREADS, the columns are:
  *
  *   - GOP/s: with the bias, two operations to a multiply-add, median of ROUNDS;
@@ -172,8 +171,7 @@ static void fill_weights(struct shape *s, const float *w)
 {
     for (size_t p = 0; p < s->panels; p++) {
         const size_t j = p * RP_QGEMM_NR, n = s->n - j < RP_QGEMM_NR ? s->n - j : RP_QGEMM_NR;
-        rp_qgemm_pack_panel(s->packed + p * s->panel_bytes, w + j * s->k, s->k, n, s->k, NULL,
-                            s->kernel->bound);
+        rp_qgemm_pack_panel(s->packed + p * s->panel_bytes, w + j * s->k, s->k, n, s->k, NULL);
         rp_gemm_pack_panel(s->packed_floats + j * s->k, w + j * s->k, s->k, n, s->k);
     }
     for (size_t copy = 1; copy < s->n_copies; copy++)
@@ -256,17 +254,16 @@ static int usage(void)
     return 2;
 }
 
-/* The level's kernels, or all that it can run. */
+/* The level's kernel, or all that it can run. */
 static bool bench_all(uint32_t isa, bool all, struct bench *bench, char **files)
 {
     size_t n;
     bool ok = true;
     const struct rp_qgemm_kernel *kernels = rp_qgemm_kernels(&n);
-    const struct rp_qgemm_kernel *pairs = rp_qgemm_select(isa, RP_QGEMM_PAIRS);
-    const struct rp_qgemm_kernel *quads = rp_qgemm_select(isa, RP_QGEMM_QUADS);
+    const struct rp_qgemm_kernel *fastest = rp_qgemm_select(isa);
     for (size_t i = 0; ok && i < n; i++) {
         const struct rp_qgemm_kernel *kernel = &kernels[i];
-        if (all ? (kernel->isa & ~isa) == 0 : kernel == pairs || kernel == quads)
+        if (all ? (kernel->isa & ~isa) == 0 : kernel == fastest)
             ok = bench_kernel(kernel, bench, files);
     }
     return ok;

@@ -20,8 +20,7 @@ static const char common_help[] =
     "  --isa LEVEL       use nothing above scalar, avx2, avx512, neon, ... (default: max; also "
     "the\n"
     "                    environment variable RANKPLAN_ISA).  It never changes a result.\n"
-    "  --precision P     fp32 (default), int8, or int8-fast (coarser weights, faster without "
-    "VNNI)\n"
+    "  --precision P     fp32 (default) or int8\n"
     "  --keep-fp32 NAMES with int8: products whose steps match stay in fp32, e.g. "
     "'layers.0.*,*.down'\n"
     "  --smoothing FILE  with int8: factors that `rankplan quantize` wrote (default: "
@@ -143,7 +142,6 @@ const struct cli_command cli_commands[] = {
      "largest change of a similarity (with --query: of a score), how far rankings agree (each text "
      "as query for\n"
      "the others, or the one query), and the steps that lose most.\n\n"
-     "  --precision P     int8 (default here) or int8-fast\n"
      "  --query Q         scores of (query, line)\n"
      "  --json            the same for programs, all steps\n\n"
      "  rankplan compare-precision MODEL texts.txt\n",
@@ -309,8 +307,8 @@ static bool parse_decimal(const char *s, double *out)
 
 static bool parse_precision(const char *s, rp_precision *out)
 {
-    static const char *const names[] = {"fp32", "int8", "int8-fast"};
-    for (int i = 0; i < 3; i++) {
+    static const char *const names[] = {"fp32", "int8"};
+    for (int i = 0; i < 2; i++) {
         *out = (rp_precision)i;
         if (strcmp(s, names[i]) == 0)
             return true;
@@ -334,9 +332,8 @@ static int set_option(struct cli_options *o, int option, const char *value)
         return CLI_OK;
     case OPT_ISA: o->isa = value; return CLI_OK;
     case OPT_PRECISION:
-        return parse_precision(value, &o->precision)
-                   ? CLI_OK
-                   : bad_value(option, value, "fp32, int8 or int8-fast");
+        return parse_precision(value, &o->precision) ? CLI_OK
+                                                     : bad_value(option, value, "fp32 or int8");
     case OPT_KEEP_FP32: o->keep_fp32 = value; return CLI_OK;
     case OPT_SMOOTHING: o->smoothing = value; return CLI_OK;
     case OPT_CALIBRATE: o->calibrate = value; return CLI_OK;

@@ -295,10 +295,8 @@ static rp_status study(struct study *s)
     struct cli *cli = s->cli;
     rp_status status = RP_OK;
     for (int which = 0; which < 2 && status == RP_OK; which++) {
-        const rp_precision asked = cli->o.precision;
-        cli->o.precision = which ? asked : RP_PRECISION_FP32;
+        cli->o.precision = which ? RP_PRECISION_INT8 : RP_PRECISION_FP32;
         status = cli_open_ranker(cli, &s->models[which]);
-        cli->o.precision = asked;
         if (status == RP_OK)
             status = run_results(s, which);
         if (status == RP_OK)
@@ -327,8 +325,6 @@ int cli_compare_precision(struct cli *cli)
 {
     struct study s = {.cli = cli};
     struct summary sum;
-    if (cli->o.precision == RP_PRECISION_FP32)
-        cli->o.precision = RP_PRECISION_INT8;
     rp_status status = cli_read_lines(cli, &s.lines);
     if (status == RP_OK && s.lines.n == 0)
         status = cli_err(&cli->err, RP_ERR_INVALID, "there is no text to compare on");

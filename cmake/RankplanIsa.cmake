@@ -2,8 +2,8 @@
 #
 #     rp_isa(AVX2 x86_64 -mavx2 -mfma -mf16c)     says what the set is: its processor and its flags
 #     rp_isa_source(AVX2 gemm/avx2.c ops/avx2.c)  adds files that need it to the library
-#     rp_sources(gemm/pack.c gemm/avx2.c ...)     adds any files: one that is named after a set (avx2.c,
-#                                                 or avx2.quads.c) as above, the others plainly
+#     rp_sources(gemm/pack.c gemm/avx2.c ...)     adds any files: one that is named after a set (avx2.c)
+#                                                 as above, the others plainly
 #
 # RP_HAVE_<SET> is defined as 1 for every file of the project when the target processor is the right
 # one and the compiler takes the flags, otherwise as 0; then the set's files are left out, and no

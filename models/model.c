@@ -366,7 +366,7 @@ rp_status rp_model_load(const char *folder, const rp_model_options *options, rp_
     if (o.flags & ~RP_MODEL_ALL_OUTPUTS)
         return rp_fail(err, RP_ERR_INVALID, "rp_model_load: flags 0x%x hold bits that mean nothing",
                        o.flags);
-    if ((int)o.precision < RP_PRECISION_FP32 || o.precision > RP_PRECISION_INT8_FAST)
+    if ((int)o.precision < RP_PRECISION_FP32 || o.precision > RP_PRECISION_INT8)
         return rp_fail(err, RP_ERR_INVALID, "rp_model_load: there is no precision %d",
                        (int)o.precision);
     rp_model *model = calloc(1, sizeof *model);

@@ -151,8 +151,7 @@ static rp_status choose_kernels(rp_plan *plan, uint32_t isa, rp_error *err)
         RP_TRY(rp_isa_default(&isa, err));
     plan->isa = isa & rp_isa_detected();
     plan->gemm = rp_gemm_select(plan->isa);
-    plan->qgemm[RP_QGEMM_PAIRS] = rp_qgemm_select(plan->isa, RP_QGEMM_PAIRS);
-    plan->qgemm[RP_QGEMM_QUADS] = rp_qgemm_select(plan->isa, RP_QGEMM_QUADS);
+    plan->qgemm = rp_qgemm_select(plan->isa);
     plan->ops = rp_ops_select(plan->isa);
     plan->attention = rp_attention_select(plan->isa);
     return RP_OK;

@@ -405,8 +405,7 @@ static rp_status lower_product(struct rp_lowering *l, size_t i, struct rp_step *
     step->p.gemm.k = input(l, i, 0).width;
     step->flops_per_row = 2 * (uint64_t)step->width * step->p.gemm.k;
     step->bytes_fixed = (uint64_t)step->width * step->p.gemm.k * (w->int8 ? 1 : sizeof(float));
-    step->bound = w->bound;
-    step->kernel = w->int8 ? l->plan->qgemm[w->bound]->name : l->plan->gemm->name;
+    step->kernel = w->int8 ? l->plan->qgemm->name : l->plan->gemm->name;
     RP_TRY(need(l, i, node->weight[0], w->int8 ? RP_FORM_INT8 : RP_FORM_PACKED,
                 &step->p.gemm.packed, err));
     *out = step;

@@ -59,8 +59,7 @@ struct rp_step {
     int32_t out; /* slots */
     int32_t in[RP_NODE_MAX_INPUTS];
     size_t n_in;
-    size_t node;               /* index of the op that it was lowered from */
-    enum rp_qgemm_bound bound; /* of a qgemm's weights */
+    size_t node; /* index of the op that it was lowered from */
     union {
         struct {
             size_t n;
@@ -112,7 +111,7 @@ struct rp_plan {
     rp_bucket bucket;
     uint32_t isa;
     const struct rp_gemm_kernel *gemm;
-    const struct rp_qgemm_kernel *qgemm[2]; /* by enum rp_qgemm_bound */
+    const struct rp_qgemm_kernel *qgemm;
     const struct rp_ops *ops;
     const struct rp_attention_kernel *attention;
     struct rp_step *steps;

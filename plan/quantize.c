@@ -37,7 +37,6 @@ struct quantizing {
     rp_weights *weights;
     const rp_graph *graph;
     const rp_quantize_options *options;
-    enum rp_qgemm_bound bound;
     bool *chosen; /* weights that become INT8, by index */
     double *
         *squares; /* of chosen weights: sums of the first operand's squares by column, or NULL */
@@ -308,7 +307,7 @@ static rp_status turn(const struct quantizing *q, rp_weight w, rp_error *err)
         status = find_factors(q, w, factors, err);
     }
     if (status == RP_OK)
-        status = rp_weights_use_int8(q->weights, w, factors, q->bound, err);
+        status = rp_weights_use_int8(q->weights, w, factors, err);
     if (status == RP_OK)
         status = rp_weights_make(q->weights, w, RP_FORM_INT8, q->options->pool, err);
     free(factors);
@@ -341,7 +340,7 @@ static rp_status check_options(const rp_quantize_options *o, rp_error *err)
     if (o->struct_size != sizeof *o)
         return rp_fail(err, RP_ERR_INVALID, "rp_quantize_options has struct_size %zu, expected %zu",
                        o->struct_size, sizeof *o);
-    if (o->precision != RP_PRECISION_INT8 && o->precision != RP_PRECISION_INT8_FAST)
+    if (o->precision != RP_PRECISION_INT8)
         return rp_fail(err, RP_ERR_INVALID, "there is no precision %d to turn weights to",
                        (int)o->precision);
     return RP_OK;
@@ -373,8 +372,6 @@ static rp_status quantize_graph(rp_weights *weights, const rp_graph *graph,
     struct quantizing q = {.weights = weights,
                            .graph = graph,
                            .options = options,
-                           .bound = options->precision == RP_PRECISION_INT8 ? RP_QGEMM_PAIRS
-                                                                            : RP_QGEMM_QUADS,
                            .n_weights = rp_weights_count(weights),
                            .plan = plan};
     q.chosen = calloc(q.n_weights + 1, sizeof *q.chosen);

@@ -68,7 +68,7 @@ static void qgemm(const struct rp_step *step, const struct rp_frame *f, float *y
         .residual = has_residual ? rp_frame_row(f, step->in[1], r0) : NULL,
         .ld_residual = step->width,
     };
-    f->run->plan->qgemm[step->bound]->run(&args, 0, r1 - r0, p0, p1);
+    f->run->plan->qgemm->run(&args, 0, r1 - r0, p0, p1);
 }
 
 static void concat(const struct rp_step *step, const struct rp_frame *f, float *y, size_t rows,

@@ -239,7 +239,7 @@ static rp_status pack_rows(struct conversion *c, size_t r0, size_t r1, unsigned 
         rp_gemm_pack_panel((float *)c->dst + r0 * e->cols, widened, e->cols, r1 - r0, e->cols);
     else
         rp_qgemm_pack_panel((char *)c->dst + r0 / RP_QGEMM_NR * rp_qgemm_panel_bytes(e->cols),
-                            widened, e->cols, r1 - r0, e->cols, e->smooth, e->bound);
+                            widened, e->cols, r1 - r0, e->cols, e->smooth);
     return RP_OK;
 }
 
@@ -372,8 +372,7 @@ void rp_weights_drop(rp_weights *weights, rp_weight w, enum rp_weight_form form)
     pthread_mutex_unlock(&weights->lock);
 }
 
-rp_status rp_weights_use_int8(rp_weights *weights, rp_weight w, const float *smooth,
-                              enum rp_qgemm_bound bound, rp_error *err)
+rp_status rp_weights_use_int8(rp_weights *weights, rp_weight w, const float *smooth, rp_error *err)
 {
     struct rp_weight_entry *e = &weights->entries[w];
     float *copy = NULL;
@@ -389,7 +388,6 @@ rp_status rp_weights_use_int8(rp_weights *weights, rp_weight w, const float *smo
     rp_weights_drop(weights, w, RP_FORM_INT8);
     free(e->smooth);
     e->smooth = copy;
-    e->bound = bound;
     e->int8 = true;
     return RP_OK;
 }

@@ -3,11 +3,11 @@
  * A weight is described when it is added and read when a graph that uses it is prepared, straight
  * into the form that its use needs; there is never a whole row-major f32 copy of a matrix:
  *
- *     used as            form                                          read by
- *     GEMM's w           packed panels of 16 rows (gemm/gemm.h)        gemm
- *     INT8 GEMM's w      the same in INT8 (qgemm/qgemm.h)              qgemm
- *     embedding table    the file's own type, row-major                embed (widened as rows are
- * read) vector, rel. bias  f32, row-major                                norms, epilogues
+ *     used as            form                                      read by
+ *     GEMM's w           packed panels of 16 rows (gemm/gemm.h)    gemm
+ *     INT8 GEMM's w      the same in INT8 (qgemm/qgemm.h)          qgemm
+ *     embedding table    the file's own type, row-major            embed, which widens rows
+ *     vector, rel. bias  f32, row-major                            norms, epilogues
  *
  * One lock guards the forms.  A plan takes plain pointers to forms, which never move once made.
  */
@@ -31,7 +31,6 @@ struct rp_weight_entry {
     uint64_t bytes[RP_FORM_COUNT];
     bool int8;     /* a GEMM uses its INT8 form */
     float *smooth; /* INT8: cols factors of its columns, then their inverses; NULL for all 1 */
-    enum rp_qgemm_bound bound;
 };
 
 /* NULL when there is no such weight. */
@@ -41,7 +40,7 @@ const struct rp_weight_entry *rp_weights_entry(const rp_weights *weights, rp_wei
  * are multiplied by and rows of the other operand divided, or NULL.  An INT8 form that was there is
  * freed.  Plans that use the weight must be gone.  RP_ERR_NOMEM. */
 RP_CHECKED rp_status rp_weights_use_int8(rp_weights *weights, rp_weight w, const float *smooth,
-                                         enum rp_qgemm_bound bound, rp_error *err);
+                                         rp_error *err);
 
 /* Takes that back. */
 void rp_weights_use_fp32(rp_weights *weights, rp_weight w);

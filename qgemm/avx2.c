@@ -29,6 +29,14 @@ RP_V16_FN qgemm_element qgemm_broadcast(const uint8_t *q)
     return broadcast4(q);
 }
 
+/* acc + x.  Written as the instruction: gcc 12 would otherwise first add up the products of several
+ * lines, and spill accumulators meanwhile. */
+RP_V16_FN __m256i accumulate(__m256i acc, __m256i x)
+{
+    __asm__("vpaddd %1, %0, %0" : "+x"(acc) : "x"(x));
+    return acc;
+}
+
 RP_V16_FN v16i qgemm_dot(v16i acc, qgemm_element x, qgemm_lines line)
 {
     const __m256i ones = _mm256_set1_epi16(1);

@@ -1,4 +1,4 @@
-/* What the AVX2 kernels have in common. */
+/* What the kernels on ymm load. */
 #ifndef RP_QGEMM_DOT_AVX2_H
 #define RP_QGEMM_DOT_AVX2_H
 
@@ -16,14 +16,6 @@ RP_V16_FN __m256i broadcast4(const uint8_t *q)
     int32_t x;
     memcpy(&x, q, sizeof x);
     return _mm256_set1_epi32(x);
-}
-
-/* acc + x.  Written as the instruction: gcc 12 would otherwise first add up the products of several
- * lines, and spill accumulators meanwhile. */
-RP_V16_FN __m256i accumulate(__m256i acc, __m256i x)
-{
-    __asm__("vpaddd %1, %0, %0" : "+x"(acc) : "x"(x));
-    return acc;
 }
 
 #endif

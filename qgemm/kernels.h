@@ -4,7 +4,7 @@
 
 #include "qgemm/qgemm.h"
 
-#define RP_QGEMM_KERNEL(isa, name, mr, nr, bound)                                                  \
+#define RP_QGEMM_KERNEL(isa, name, mr, nr)                                                         \
     rp_qgemm_run_fn name##_run;                                                                    \
     rp_qgemm_peak_fn name##_peak;
 #include "qgemm/kernels.inc"

@@ -4,8 +4,7 @@
 
 #include <rankplan/machine.h>
 
-#define RP_QGEMM_KERNEL(isa, name, mr, nr, bound)                                                  \
-    {#name, isa, mr, nr, bound, name##_run, name##_peak},
+#define RP_QGEMM_KERNEL(isa, name, mr, nr) {#name, isa, mr, nr, name##_run, name##_peak},
 static const struct rp_qgemm_kernel kernels[] = {
 #include "qgemm/kernels.inc"
 };
@@ -19,10 +18,10 @@ const struct rp_qgemm_kernel *rp_qgemm_kernels(size_t *n)
     return kernels;
 }
 
-const struct rp_qgemm_kernel *rp_qgemm_select(uint32_t isa, enum rp_qgemm_bound bound)
+const struct rp_qgemm_kernel *rp_qgemm_select(uint32_t isa)
 {
     size_t i = N_KERNELS - 1;
-    while (i > 0 && ((kernels[i].isa & ~isa) != 0 || kernels[i].bound > bound))
+    while (i > 0 && (kernels[i].isa & ~isa) != 0)
         i--;
     return &kernels[i];
 }

@@ -11,9 +11,7 @@
  *
  * Sums of integers do not care for their order, so tiles, threads and instructions move no bit.  No
  * path may saturate on the way: vpmaddubsw adds two products in i16, so packing keeps
- * |w[2j]| + |w[2j+1]| <= 128 (255 * 128 < 2^15): *pair-bounded*.  *Quad-bounded* weights keep the
- * four of columns {0, 1, 4, 5} and of {2, 3, 6, 7} of each aligned eight to that sum, so that two
- * results of vpmaddubsw can still be added in i16.
+ * |w[2j]| + |w[2j+1]| <= 128 (255 * 128 < 2^15): *pair-bounded*, docs/decisions/0005.
  *
  * W is packed into panels of 16 output columns, the same layout for every ISA:
  *
@@ -92,15 +90,11 @@ typedef void rp_qgemm_run_fn(const struct rp_qgemm_args *args, size_t m0, size_t
  * initialised; overwritten. */
 typedef size_t rp_qgemm_peak_fn(size_t rounds, void *sink);
 
-/* How weights are bounded; a kernel for pairs is right for quads too. */
-enum rp_qgemm_bound { RP_QGEMM_PAIRS, RP_QGEMM_QUADS };
-
 /* The kernels of one ISA. */
 struct rp_qgemm_kernel {
-    const char *name;          /* e.g. rp_qgemm_u8_4x16__avx2 */
-    uint32_t isa;              /* every bit needed to run it */
-    uint8_t mr, nr;            /* register tile */
-    enum rp_qgemm_bound bound; /* what it asks of the weights */
+    const char *name; /* e.g. rp_qgemm_u8_4x16__avx2 */
+    uint32_t isa;     /* every bit needed to run it */
+    uint8_t mr, nr;   /* register tile */
     rp_qgemm_run_fn *run;
     rp_qgemm_peak_fn *peak;
 };
@@ -108,16 +102,16 @@ struct rp_qgemm_kernel {
 /* The table, slowest first, and its length. */
 const struct rp_qgemm_kernel *rp_qgemm_kernels(size_t *n);
 
-/* The fastest kernel that needs no more than the mask and takes weights of that bound. */
-const struct rp_qgemm_kernel *rp_qgemm_select(uint32_t isa, enum rp_qgemm_bound bound);
+/* The fastest kernel that needs no more than the mask. */
+const struct rp_qgemm_kernel *rp_qgemm_select(uint32_t isa);
 
 /* Bytes of n x k packed (a multiple of 64); false when it wraps or k > RP_QGEMM_K_MAX. */
 bool rp_qgemm_packed_bytes(size_t n, size_t k, size_t *out);
 
-/* Packs rows [0, n_rows) (1..16) of w[., k], leading dimension ldw, into one panel.  smooth: k
- * factors that columns are multiplied by, or NULL.  A row with a NaN or an infinity gets a scale of
- * NaN, so that nothing made of it looks like a number. */
+/* Packs rows [0, n_rows) (1..16) of w[., k], leading dimension ldw, into one panel, pair-bounded.
+ * smooth: k factors that columns are multiplied by, or NULL.  A row with a NaN or an infinity gets
+ * a scale of NaN, so that nothing made of it looks like a number. */
 void rp_qgemm_pack_panel(void *panel, const float *w, size_t ldw, size_t n_rows, size_t k,
-                         const float *smooth, enum rp_qgemm_bound bound);
+                         const float *smooth);
 
 #endif

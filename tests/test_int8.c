@@ -50,12 +50,11 @@ static int free_batch(void **state)
     return 0;
 }
 
-static void quantize(struct toy *toy, rp_precision precision, const char *keep)
+static void quantize(struct toy *toy, const char *keep)
 {
     rp_quantize_options o;
     rp_error err = {RP_OK, ""};
     rp_quantize_options_init(&o);
-    o.precision = precision;
     o.keep = keep;
     if (rp_weights_quantize(toy->weights, toy->graph, &o, &err) != RP_OK)
         fail_msg("%s", err.message);
@@ -123,8 +122,7 @@ static uint64_t hash_run(const struct toy *toy, rp_pool *pool, uint32_t isa, boo
  */
 
 /* Made by the plain C kernel; calibration, packing and products are all in them. */
-static const uint64_t golden[] = {
-    [RP_PRECISION_INT8] = 0x09d708bd8417178fu, [RP_PRECISION_INT8_FAST] = 0xbecf36d15f58e097u};
+static const uint64_t golden = 0x09d708bd8417178fu;
 
 static void same_bits_on_every_machine(void **state)
 {
@@ -139,21 +137,18 @@ static void same_bits_on_every_machine(void **state)
                                       RP_ISA_NEON,
                                       RP_ISA_NEON | RP_ISA_DOTPROD,
                                       RP_ISA_NEON | RP_ISA_DOTPROD | RP_ISA_I8MM};
-    for (rp_precision p = RP_PRECISION_INT8; p <= RP_PRECISION_INT8_FAST; p++) {
-        struct toy toy;
-        make_toy(&toy);
-        quantize(&toy, p, NULL);
-        for (size_t i = 0; i < COUNT(levels); i++) {
-            if ((levels[i] & rp_isa_detected()) != levels[i])
-                continue;
-            const uint64_t h = hash_run(&toy, NULL, levels[i], false);
-            if (h != golden[p])
-                fail_msg("precision %d, level %s: outputs hash to %#llx, and the golden is %#llx",
-                         (int)p, rp_isa_name(levels[i]), (unsigned long long)h,
-                         (unsigned long long)golden[p]);
-        }
-        toy_free(&toy);
+    struct toy toy;
+    make_toy(&toy);
+    quantize(&toy, NULL);
+    for (size_t i = 0; i < COUNT(levels); i++) {
+        if ((levels[i] & rp_isa_detected()) != levels[i])
+            continue;
+        const uint64_t h = hash_run(&toy, NULL, levels[i], false);
+        if (h != golden)
+            fail_msg("level %s: outputs hash to %#llx, and the golden is %#llx",
+                     rp_isa_name(levels[i]), (unsigned long long)h, (unsigned long long)golden);
     }
+    toy_free(&toy);
 }
 
 static void same_bits_for_threads_modes_and_fusion(void **state)
@@ -164,14 +159,14 @@ static void same_bits_for_threads_modes_and_fusion(void **state)
     uint64_t hashes[128];
     rp_digest digest = {.struct_size = sizeof digest, .capacity = COUNT(hashes), .hashes = hashes};
     make_toy(&toy);
-    quantize(&toy, RP_PRECISION_INT8, NULL);
+    quantize(&toy, NULL);
     for (size_t i = 0; i < COUNT(threads); i++) {
         rp_pool *pool = make_pool(threads[i]);
-        assert_int_equal(hash_run(&toy, pool, RP_ISA_DEFAULT, false), golden[RP_PRECISION_INT8]);
-        assert_int_equal(hash_run(&toy, pool, RP_ISA_DEFAULT, true), golden[RP_PRECISION_INT8]);
+        assert_int_equal(hash_run(&toy, pool, RP_ISA_DEFAULT, false), golden);
+        assert_int_equal(hash_run(&toy, pool, RP_ISA_DEFAULT, true), golden);
         rp_session *watched = make_session(&toy, pool, RP_ISA_DEFAULT, false); /* by step */
         assert_int_equal(rp_session_digest(watched, &batch.batch, &digest, NULL), RP_OK);
-        assert_int_equal(hash_outputs(watched), golden[RP_PRECISION_INT8]);
+        assert_int_equal(hash_outputs(watched), golden);
         rp_session_destroy(watched);
         rp_pool_destroy(pool);
     }
@@ -184,7 +179,7 @@ static void same_bits_in_any_batch(void **state)
     (void)state;
     struct toy toy;
     make_toy(&toy);
-    quantize(&toy, RP_PRECISION_INT8, NULL);
+    quantize(&toy, NULL);
     rp_session *together = make_session(&toy, NULL, RP_ISA_DEFAULT, false);
     rp_session *alone = make_session(&toy, NULL, RP_ISA_DEFAULT, false);
     run_ok(together, &batch.batch);
@@ -220,12 +215,12 @@ static double cosine(const float *a, const float *b, size_t n)
     return ab / sqrt(aa * bb);
 }
 
-static double least_cosine(rp_precision precision, const char *keep)
+static double least_cosine(const char *keep)
 {
     struct toy exact, rounded;
     make_toy(&exact);
     make_toy(&rounded);
-    quantize(&rounded, precision, keep);
+    quantize(&rounded, keep);
     rp_session *a = make_session(&exact, NULL, RP_ISA_DEFAULT, false);
     rp_session *b = make_session(&rounded, NULL, RP_ISA_DEFAULT, false);
     run_ok(a, &batch.batch);
@@ -244,11 +239,10 @@ static double least_cosine(rp_precision precision, const char *keep)
 static void close_to_fp32(void **state)
 {
     (void)state;
-    const double pairs = least_cosine(RP_PRECISION_INT8, NULL);
-    const double quads = least_cosine(RP_PRECISION_INT8_FAST, NULL);
-    print_message("    least cosine to FP32: int8 %.6f, int8-fast %.6f\n", pairs, quads);
-    assert_true(pairs > 0.9995 && quads > 0.999 && pairs < 1 && quads < pairs);
-    assert_true(least_cosine(RP_PRECISION_INT8, "*") == 1); /* nothing was turned */
+    const double least = least_cosine(NULL);
+    print_message("    least cosine to FP32: %.6f\n", least);
+    assert_true(least > 0.9995 && least < 1);
+    assert_true(least_cosine("*") == 1); /* nothing was turned */
 }
 
 /* ---- what stays FP32 ----------------------------------------------------------------------------
@@ -276,7 +270,7 @@ static void heads_and_kept_products_stay(void **state)
     (void)state;
     struct toy toy;
     make_toy(&toy);
-    quantize(&toy, RP_PRECISION_INT8, "nothing,layers.0.*.down,?ayers.1.attn.out");
+    quantize(&toy, "nothing,layers.0.*.down,?ayers.1.attn.out");
     assert_string_equal(kind_of(&toy, "layers.0.ffn.up"), "qgemm");
     assert_string_equal(kind_of(&toy, "layers.0.ffn.up.q8"), "quantize");
     assert_string_equal(kind_of(&toy, "layers.0.ffn.down"), "gemm");
@@ -292,9 +286,9 @@ static void fp32_forms_are_freed(void **state)
     (void)state;
     struct toy toy;
     make_toy(&toy);
-    quantize(&toy, RP_PRECISION_INT8, "*");
+    quantize(&toy, "*");
     const uint64_t before = rp_weights_bytes(toy.weights);
-    quantize(&toy, RP_PRECISION_INT8, NULL);
+    quantize(&toy, NULL);
     const uint64_t after = rp_weights_bytes(toy.weights);
     print_message("    weights: %llu bytes, then %llu\n", (unsigned long long)before,
                   (unsigned long long)after);
@@ -359,7 +353,7 @@ static void factors_can_be_given(void **state)
     assert_int_equal(g.calls, 8);
     const uint64_t h = hash_run(&a, NULL, RP_ISA_DEFAULT, false);
     assert_int_equal(h, hash_run(&b, NULL, RP_ISA_DEFAULT, false));
-    assert_true(h != golden[RP_PRECISION_INT8]);
+    assert_true(h != golden);
     toy_free(&a);
     toy_free(&b);
 }
@@ -404,7 +398,7 @@ static void batches_calibrate(void **state)
     o.batches = &batch.batch;
     o.n_batches = 1;
     assert_int_equal(rp_weights_quantize(toy.weights, toy.graph, &o, NULL), RP_OK);
-    assert_true(hash_run(&toy, NULL, RP_ISA_DEFAULT, false) != golden[RP_PRECISION_INT8]);
+    assert_true(hash_run(&toy, NULL, RP_ISA_DEFAULT, false) != golden);
     toy_free(&toy);
 }
 
@@ -418,7 +412,7 @@ static void a_warm_run_allocates_nothing(void **state)
         skip();
     struct toy toy;
     make_toy(&toy);
-    quantize(&toy, RP_PRECISION_INT8, NULL);
+    quantize(&toy, NULL);
     rp_pool *pool = make_pool(2);
     rp_session *s = make_session(&toy, pool, RP_ISA_DEFAULT, false);
     run_ok(s, &batch.batch);

@@ -59,11 +59,7 @@ typedef enum rp_dtype { RP_DTYPE_F32 = 0, RP_DTYPE_F16 = 1, RP_DTYPE_BF16 = 2 } 
 /* How products of token rows are computed.  INT8 (docs/numerics.md): each row of the first operand
  * is rounded to u8 with a scale and a zero point of its own, each row of the weight to s8, and the
  * sums are exact, so the bits are the same on every machine here too. */
-typedef enum rp_precision {
-    RP_PRECISION_FP32 = 0,
-    RP_PRECISION_INT8 = 1,
-    RP_PRECISION_INT8_FAST = 2 /* coarser weights, which machines without VNNI multiply faster */
-} rp_precision;
+typedef enum rp_precision { RP_PRECISION_FP32 = 0, RP_PRECISION_INT8 = 1 } rp_precision;
 
 /* ---- weights ----------------------------------------------------------------------------------
  */

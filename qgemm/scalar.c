@@ -6,12 +6,13 @@
 
 #include <string.h>
 
-static int32_t dot(const uint8_t *q, const int8_t *panel, size_t column, size_t k)
+/* Line by line, so that all sixteen sums grow together. */
+static void dots(const uint8_t *q, const int8_t *panel, size_t k, int32_t sums[RP_QGEMM_NR])
 {
-    int32_t sum = 0;
-    for (size_t i = 0; i < rp_qgemm_padded(k); i++)
-        sum += (int32_t)q[i] * panel[i / 4 * 64 + column * 4 + i % 4];
-    return sum;
+    for (size_t line = 0; line < rp_qgemm_padded(k) / 4; line++, q += 4, panel += 64)
+        for (size_t j = 0; j < RP_QGEMM_NR; j++)
+            sums[j] += q[0] * panel[4 * j] + q[1] * panel[4 * j + 1] + q[2] * panel[4 * j + 2] +
+                       q[3] * panel[4 * j + 3];
 }
 
 static void run_panel(const struct rp_qgemm_args *g, size_t m, size_t p)
@@ -24,8 +25,10 @@ static void run_panel(const struct rp_qgemm_args *g, size_t m, size_t p)
     memcpy(&tail, panel + rp_qgemm_padded(g->k) * RP_QGEMM_NR, sizeof tail);
     const size_t left = g->n - p * RP_QGEMM_NR, n = left < RP_QGEMM_NR ? left : RP_QGEMM_NR;
     float out[RP_QGEMM_NR] = {0};
+    int32_t sums[RP_QGEMM_NR] = {0};
+    dots(q, panel, g->k, sums);
     for (size_t j = 0; j < n; j++) {
-        const int32_t acc = dot(q, panel, j, g->k) - row.zero * tail.colsum[j];
+        const int32_t acc = sums[j] - row.zero * tail.colsum[j];
         const float scale = row.scale * tail.scale[j];
         out[j] =
             g->bias ? fmaf((float)acc, scale, g->bias[p * RP_QGEMM_NR + j]) : (float)acc * scale;
@@ -44,19 +47,20 @@ void rp_qgemm_u8_4x16__scalar_run(const struct rp_qgemm_args *args, size_t m0, s
             run_panel(args, m, p);
 }
 
-/* There are no registers to speak of: one column's products, in L1. */
+/* There are no registers to speak of: sixteen columns' products, in L1. */
 size_t rp_qgemm_u8_4x16__scalar_peak(size_t rounds, void *sink)
 {
     enum { K = 64 };
     int8_t panel[K * RP_QGEMM_NR];
     uint8_t q[K];
+    int32_t sums[RP_QGEMM_NR] = {0};
     memcpy(q, sink, K);
     memset(panel, 1, sizeof panel);
-    int32_t sum = 0;
     for (size_t r = 0; r < rounds; r++) {
         __asm__ volatile("" : : "r"(q), "r"(panel) : "memory");
-        sum += dot(q, panel, r % RP_QGEMM_NR, K) & 1;
+        memset(sums, 0, sizeof sums);
+        dots(q, panel, K, sums);
     }
-    memcpy(sink, &sum, sizeof sum);
-    return rounds * K;
+    memcpy(sink, sums, sizeof sums);
+    return rounds * K * RP_QGEMM_NR;
 }

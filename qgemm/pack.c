@@ -1,9 +1,9 @@
 /* Rounding weights to s8 so that no instruction can saturate on them, and packing them.
  *
  * A row's scale is the smallest at which its largest weight is at most 127 steps and each of its
- * pairs {2j, 2j+1} at most 128.  Rounding can still lift a pair to 129, by half a step a weight;
- * then the weight that was lifted more is lowered by one.  So the bound holds by construction, and
- * costs a step of one weight where it bites.
+ * pairs {2j, 2j+1} at most 128.  Rounding can still lift a pair to 129, when both its weights lie
+ * half a step away and their sum was rounded down; then the weight that was lifted more is lowered
+ * by one.  So the bound holds by construction, and every weight is within half a step.
  *
  * Everything here is plain IEEE arithmetic in one order: the same weights on every machine.
  */

@@ -4,6 +4,7 @@
 
 #include <malloc.h>
 #include <stdatomic.h>
+#include <stdint.h>
 
 static atomic_size_t calls, live, peak;
 
@@ -60,10 +61,44 @@ HOOK void *aligned_alloc(size_t, size_t);
 HOOK int posix_memalign(void **, size_t, size_t);
 HOOK void free(void *);
 
+/* Blocks that begin on a huge page, with the sizes that were asked for: the allocator finds such a
+ * place by taking up to a huge page too much, of which it keeps some as usable, and nobody touches.
+ */
+#define HUGE_PAGE ((uintptr_t)2 << 20)
+static struct {
+    _Atomic(void *) p;
+    size_t bytes;
+} huge[1024];
+
+static void note_huge(void *p, size_t bytes)
+{
+    for (size_t i = 0; p && i < sizeof huge / sizeof *huge; i++) {
+        void *none = NULL;
+        if (!atomic_compare_exchange_strong(&huge[i].p, &none, p))
+            continue;
+        huge[i].bytes = bytes;
+        return;
+    }
+}
+
+/* What a block counts for; `ends`: it is about to be freed. */
+static size_t bytes_of(void *p, bool ends)
+{
+    if (p && (uintptr_t)p % HUGE_PAGE == 0)
+        for (size_t i = 0; i < sizeof huge / sizeof *huge; i++)
+            if (atomic_load(&huge[i].p) == p) {
+                const size_t bytes = huge[i].bytes;
+                if (ends)
+                    atomic_store(&huge[i].p, NULL);
+                return bytes;
+            }
+    return malloc_usable_size(p);
+}
+
 static void *counted(void *p)
 {
     atomic_fetch_add(&calls, 1);
-    const size_t bytes = malloc_usable_size(p);
+    const size_t bytes = bytes_of(p, false);
     const size_t now = atomic_fetch_add(&live, bytes) + bytes;
     size_t most = atomic_load(&peak);
     while (now > most && !atomic_compare_exchange_weak(&peak, &most, now))
@@ -83,7 +118,7 @@ void *calloc(size_t n, size_t size)
 
 void *realloc(void *p, size_t n)
 {
-    const size_t old = malloc_usable_size(p);
+    const size_t old = bytes_of(p, true);
     void *q = __libc_realloc(p, n);
     if (q || n == 0)
         atomic_fetch_sub(&live, old);
@@ -97,13 +132,16 @@ void *aligned_alloc(size_t alignment, size_t n)
 
 int posix_memalign(void **p, size_t alignment, size_t n)
 {
-    *p = counted(__libc_memalign(alignment, n));
+    *p = __libc_memalign(alignment, n);
+    if (alignment >= HUGE_PAGE)
+        note_huge(*p, n);
+    counted(*p);
     return *p ? 0 : 12; /* ENOMEM */
 }
 
 void free(void *p)
 {
-    atomic_fetch_sub(&live, malloc_usable_size(p));
+    atomic_fetch_sub(&live, bytes_of(p, true));
     __libc_free(p);
 }
 #endif

@@ -7,8 +7,7 @@
  * W is packed into panels of RP_GEMM_NR = 16 output columns, the same layout for every ISA:
  *
  *     panel p:   w[16p+0][0] w[16p+1][0] ... w[16p+15][0]    <- 64 bytes, 64-byte aligned
- *                w[16p+0][1] ...                               k lines in all; rows past n are
- * zeros
+ *                w[16p+0][1] ...                                k lines; rows past n are zeros
  *
  * A is read where it lies (row-major, leading dimension lda, any alignment of 4 bytes).  Nothing is
  * read past row m or column k of A, nor past a panel; nothing is written outside C's m x n; C is

@@ -6,9 +6,8 @@
  *     for each layer:
  *         q,k,v = x Wqkv^T + b                                    layers.N.attn.qkv
  *         a     = attention(q, k, v)                              layers.N.attn.core
- *         x     = norm(x + a Wo^T + b)                            layers.N.attn.out,
- * layers.N.attn.norm x     = norm(x + act(x Wup^T + b) Wdown^T + b)          layers.N.ffn.up,
- * .down, .norm
+ *         x     = norm(x + a Wo^T + b)                            layers.N.attn.out, .norm
+ *         x     = norm(x + act(x Wup^T + b) Wdown^T + b)          layers.N.ffn.up, .down, .norm
  */
 #ifndef RP_MODELS_ENCODER_H
 #define RP_MODELS_ENCODER_H

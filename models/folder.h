@@ -2,8 +2,9 @@
  *
  *     modules.json                         which modules follow each other, and in which folders
  *     config_sentence_transformers.json    prompts, similarity, a cross-encoder's activation
- *     [0_Transformer/]config.json, model.safetensors, sentence_bert_config.json,
- * tokenizer_config.json N_Pooling/config.json                how token rows become one row
+ *     [0_Transformer/]config.json          with model.safetensors, tokenizer_config.json and
+ *                                          sentence_bert_config.json: the transformer
+ *     N_Pooling/config.json                how token rows become one row
  *     N_Dense/, N_LayerNorm/, N_Normalize/ what happens to that row
  *
  * Without modules.json the folder itself is the transformer.  No path may lead out of the folder.

@@ -4,13 +4,13 @@
  * activations) and follow each other form a segment; a segment can run in two ways that give the
  * same bits:
  *
- *     by step    every step over all rows, workers meeting after each; what observers see, and how
- * few rows are spread over many workers (by columns); by chunk   a worker takes a block of rows
- * through all steps of the segment, so that its values stay in that worker's cache, and workers
- * meet once at the end.
+ *     by step    every step over all rows, workers meeting after each: what observers see, and how
+ *                few rows are spread over many workers (by columns)
+ *     by chunk   a worker takes a block of rows through all steps of the segment, so that its
+ *                values stay in that worker's cache, and workers meet once at the end
  *
- *     tokens:  [embed norm qkv] | attention | [out norm up down norm qkv] | attention | [out ...] |
- * pool segment 0          alone       segment 1
+ *     tokens:  [embed norm qkv] | attention | [out norm up down norm qkv] | attention | [out ...]
+ *              segment 0          alone       segment 2                     alone       segment 4
  *
  * Both have a layout of their own over the same arena.  By step, slots follow their live ranges
  * exactly.  By chunk, a slot made and used up inside one segment needs no room in the arena: it

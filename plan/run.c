@@ -5,7 +5,8 @@
  *
  *     by chunk   a segment: tasks are blocks of rows, each taken through all steps of the segment
  *     by step    a step: tasks are blocks of rows x groups of columns; a segment too small to share
- * is one task of all its rows both       attention, pooling: tasks are (queries, head) or sequences
+ *                is one task of all its rows
+ *     both       attention, pooling: tasks are (queries, head) or sequences
  *
  * Then every worker walks the phases, claiming tasks.  What a task computes does not depend on who
  * claims it or on how rows and columns were cut, so neither do the bits.

@@ -1,7 +1,6 @@
 /* Rankers: tokenise, cut into batches, run, put results back in the order of the request.
  *
- *     texts --(pool, one task a text)--> parts --(join with the query's part)--> one long batch of
- * ids
+ *     texts --(pool, one task a text)--> parts --(join with the query's part)--> one batch of ids
  *           --(stretches of up to max_batch_tokens)--> session --> rows of the output
  *
  * Tokenising can cost more than running a small model, so it is spread over the pool like

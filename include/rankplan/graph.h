@@ -9,10 +9,11 @@
  * and row kinds are checked when the graph is compiled, and every complaint begins "op N (name):
  * ...".
  *
- *     rp_value x = rp_graph_embed(g, "embeddings.sum", 2, (rp_embed_table[]){{word, RP_INDEX_IDS,
- * 0}, {pos, RP_INDEX_POSITION, 0}}); x = rp_graph_layer_norm(g, "embeddings.norm", x, ln_w, ln_b,
- * 1e-12f); rp_value h = rp_graph_gemm(g, "ffn.up", x, w1, b1, RP_ACT_GELU, -1); rp_graph_output(g,
- * "hidden", h, RP_ROWS_TOKENS, 1536);
+ *     const rp_embed_table tables[] = {{word, RP_INDEX_IDS, 0}, {pos, RP_INDEX_POSITION, 0}};
+ *     rp_value x = rp_graph_embed(g, "embeddings.sum", 2, tables);
+ *     x = rp_graph_layer_norm(g, "embeddings.norm", x, ln_w, ln_b, 1e-12f);
+ *     rp_value h = rp_graph_gemm(g, "ffn.up", x, w1, b1, RP_ACT_GELU, -1);
+ *     rp_graph_output(g, "hidden", h, RP_ROWS_TOKENS, 1536);
  */
 #ifndef RANKPLAN_GRAPH_H
 #define RANKPLAN_GRAPH_H
@@ -98,13 +99,13 @@ RP_API uint64_t rp_weights_bytes(const rp_weights *weights);
 
 /* What an embedding table is indexed with. */
 typedef enum rp_index {
-    RP_INDEX_IDS = 0,            /* the token id */
-    RP_INDEX_POSITION = 1,       /* 0, 1, 2, ... within the sequence */
-    RP_INDEX_POSITION_NONPAD = 2 /* RoBERTa: parameter = pad id; a token that is not the pad counts
-                                    up from pad + 1, a pad token stays at pad */
-    ,
-    RP_INDEX_TYPES =
-        3 /* the token's segment id; 0 when the batch has none or the table has one row */
+    RP_INDEX_IDS = 0,      /* the token id */
+    RP_INDEX_POSITION = 1, /* 0, 1, 2, ... within the sequence */
+    /* RoBERTa: parameter = pad id; a token that is not the pad counts up from pad + 1, a pad token
+     * stays at pad. */
+    RP_INDEX_POSITION_NONPAD = 2,
+    /* The token's segment id; 0 when the batch has none or the table has one row. */
+    RP_INDEX_TYPES = 3
 } rp_index;
 
 typedef struct rp_embed_table {
@@ -139,9 +140,9 @@ typedef struct rp_attention {
     int32_t n_heads;
     int32_t head_dim;
     float scale; /* of the scores; 0 = 1/sqrt(head_dim) */
-    rp_weight
-        rel_bias;             /* MPNet: [buckets, n_heads] added to the scaled scores by T5's
-                                 bidirectional       buckets of key position - query position; -1 = none */
+    /* MPNet: [buckets, n_heads] added to the scaled scores by T5's bidirectional buckets of key
+     * position - query position; -1 = none. */
+    rp_weight rel_bias;
     int32_t rel_max_distance; /* with rel_bias: the distance of the last bucket (128) */
 } rp_attention;
 

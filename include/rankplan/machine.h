@@ -63,8 +63,8 @@ typedef struct rp_pool_options {
     int pin;            /* 1 (default): each thread stays on one processor of the process's own set;
                            0, or more threads than processors: they float.  The calling thread
                            is never pinned. */
-    unsigned
-        spin_us; /* how long an idle thread spins before it sleeps; default 50, 0 = sleep at once */
+    /* How long an idle thread spins before it sleeps; default 50, 0 = sleep at once. */
+    unsigned spin_us;
 } rp_pool_options;
 
 /* Fills in the defaults above. */

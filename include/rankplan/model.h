@@ -6,11 +6,13 @@
  * is used or listed (rp_model_note). Nothing is ever downloaded.  Files are read, not mapped, so a
  * file that is cut or changed later cannot hurt a loaded model.
  *
- * Outputs of a model's graph, by what it is:
- *     embedder        "embedding"  sequences x dimension (pooled, after Dense and Normalize
- * modules) classifier      "logits"     sequences x labels (cross-encoder) "scores"     sequences x
- * labels, logits through the model's own activation and with RP_MODEL_ALL_OUTPUTS also "last"
- * (tokens x hidden) and, where there is one, "pooler".
+ * Outputs of a model's graph:
+ *
+ *     "embedding"  embedders: sequences x dimension, pooled, after Dense and Normalize modules
+ *     "logits"     classifiers and cross-encoders: sequences x labels
+ *     "scores"     the logits through the model's own activation
+ *     "last"       with RP_MODEL_ALL_OUTPUTS: tokens x hidden
+ *     "pooler"     with RP_MODEL_ALL_OUTPUTS, where there is one: sequences x hidden
  */
 #ifndef RANKPLAN_MODEL_H
 #define RANKPLAN_MODEL_H

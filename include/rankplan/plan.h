@@ -38,8 +38,8 @@ typedef struct rp_plan_options {
     size_t struct_size; /* sizeof(rp_plan_options) */
     uint32_t isa;       /* mask of what may be used; default RP_ISA_DEFAULT */
     bool no_fuse;       /* every activation and residual as a step of its own: slower, same bits */
-    rp_pool
-        *pool; /* converts weights in parallel; NULL: the caller alone.  Borrowed for the call. */
+    /* Converts weights in parallel, borrowed for the call; NULL: the caller alone. */
+    rp_pool *pool;
 } rp_plan_options;
 
 RP_API void rp_plan_options_init(rp_plan_options *options);

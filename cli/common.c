@@ -205,6 +205,7 @@ static rp_status open_both(struct cli *cli, struct cli_model *out)
 {
     struct tokenizer_load load = {.status = RP_OK};
     pthread_t thread;
+    memset(out, 0, sizeof *out); /* whatever fails first, the caller closes it */
     const int n = snprintf(load.path, sizeof load.path, "%s/tokenizer.json", cli->model);
     if (n < 0 || (size_t)n >= sizeof load.path)
         return fail(cli, RP_ERR_LIMIT, "%s: the path is too long", cli->model);

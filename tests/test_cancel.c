@@ -27,7 +27,7 @@
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 
 /* A sanitizer makes everything many times slower. */
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__) || defined(__aarch64__)
 #define ROUNDS 10
 #define RUNS   40
 #else

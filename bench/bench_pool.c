@@ -13,13 +13,6 @@
 
 #define ROUNDS 41
 
-static double now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
-
 static int by_value(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
@@ -41,11 +34,11 @@ static void barrier_body(void *arg, struct rp_worker *worker)
 {
     struct barriers *job = arg;
     rp_worker_barrier(worker);
-    const double begin = now_ns();
+    const double begin = (double)rp_now_ns();
     for (int i = 0; i < job->n; i++)
         rp_worker_barrier(worker);
     if (worker->index == 0)
-        job->ns = (now_ns() - begin) / job->n;
+        job->ns = ((double)rp_now_ns() - begin) / job->n;
 }
 
 static void empty_body(void *arg, struct rp_worker *worker)
@@ -84,9 +77,9 @@ static void bench_regions(rp_pool *pool, int n, long pause_us)
         for (int i = 0; i < n; i++) {
             if (pause_us)
                 nanosleep(&(struct timespec){.tv_nsec = pause_us * 1000}, NULL);
-            const double begin = now_ns();
+            const double begin = (double)rp_now_ns();
             check(rp_pool_region(pool, 0, empty_body, NULL, &err), &err);
-            sum += now_ns() - begin;
+            sum += (double)rp_now_ns() - begin;
         }
         ns[r] = sum / n;
     }

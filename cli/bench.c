@@ -4,7 +4,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define MAX_SEQS  65536
 #define MIN_RUNS  5
@@ -15,13 +14,6 @@ struct shape {
     size_t n_seqs, n_tokens;
     int32_t *cu, *ids;
 };
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* splitmix64: a fixed seed gives the same ids everywhere. */
 static uint64_t next_random(uint64_t *state)
@@ -119,13 +111,13 @@ static rp_status measure(struct cli *cli, rp_session *session, const rp_batch *b
     uint64_t times[MAX_RUNS];
     const rp_plan *plan;
     rp_status status = rp_session_run(session, batch, &cli->err);
-    const uint64_t start = now_ns();
+    const uint64_t start = rp_now_ns();
     for (out->runs = 0; status == RP_OK && out->runs < MAX_RUNS &&
-                        (out->runs < MIN_RUNS || now_ns() - start < BUDGET_NS);
+                        (out->runs < MIN_RUNS || rp_now_ns() - start < BUDGET_NS);
          out->runs++) {
-        const uint64_t t = now_ns();
+        const uint64_t t = rp_now_ns();
         status = rp_session_run(session, batch, &cli->err);
-        times[out->runs] = now_ns() - t;
+        times[out->runs] = rp_now_ns() - t;
     }
     if (status == RP_OK)
         status = rp_session_plan(session, (size_t)batch->cu[batch->n_seqs], batch->n_seqs, 0, &plan,

@@ -91,6 +91,9 @@ int cli_compare_precision(struct cli *cli);
  * when help or version was printed instead. */
 int cli_parse(int argc, char **argv, struct cli *cli, const struct cli_command **command);
 
+/* "fp32", "int8"; NULL: there is none of that number. */
+const char *cli_precision_name(rp_precision precision);
+
 /* cli/error.c: writes an error and returns its status. */
 rp_status cli_err(rp_error *err, rp_status status, const char *fmt, ...) RP_PRINTF(3, 4);
 

@@ -92,6 +92,15 @@ void cli_guard_streams(void)
             (void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
+const char *cli_precision_name(rp_precision precision)
+{
+    switch (precision) {
+    case RP_PRECISION_FP32: return "fp32";
+    case RP_PRECISION_INT8: return "int8";
+    }
+    return NULL;
+}
+
 bool cli_step_is_bytes(const rp_step_info *step)
 {
     return strcmp(step->kind, "quantize") == 0;
@@ -110,18 +119,6 @@ int cli_finish_output(void)
                             "  next: check the disk, or the program that reads it",
                             strerror(errno));
     return CLI_OK;
-}
-
-static rp_status fail(struct cli *cli, rp_status status, const char *fmt, ...) RP_PRINTF(3, 4);
-
-static rp_status fail(struct cli *cli, rp_status status, const char *fmt, ...)
-{
-    va_list args;
-    va_start(args, fmt);
-    cli->err.status = status;
-    vsnprintf(cli->err.message, sizeof cli->err.message, fmt, args);
-    va_end(args);
-    return status;
 }
 
 /* ---- opening -----------------------------------------------------------------------------------
@@ -208,7 +205,7 @@ static rp_status open_both(struct cli *cli, struct cli_model *out)
     memset(out, 0, sizeof *out); /* whatever fails first, the caller closes it */
     const int n = snprintf(load.path, sizeof load.path, "%s/tokenizer.json", cli->model);
     if (n < 0 || (size_t)n >= sizeof load.path)
-        return fail(cli, RP_ERR_LIMIT, "%s: the path is too long", cli->model);
+        return cli_err(&cli->err, RP_ERR_LIMIT, "%s: the path is too long", cli->model);
     const bool beside = pthread_create(&thread, NULL, load_tokenizer, &load) == 0;
     rp_status status = cli_open_model(cli, 0, out);
     if (beside)
@@ -295,7 +292,7 @@ static rp_status split_lines(struct cli *cli, struct cli_lines *out, size_t n)
     out->n = count_lines(out->memory, n);
     out->lines = calloc(out->n ? out->n : 1, sizeof *out->lines);
     if (!out->lines)
-        return fail(cli, RP_ERR_NOMEM, "no memory for %zu lines", out->n);
+        return cli_err(&cli->err, RP_ERR_NOMEM, "no memory for %zu lines", out->n);
     const char *p = out->memory, *end = out->memory + n;
     for (size_t i = 0; i < out->n; i++) {
         const char *stop = memchr(p, '\n', (size_t)(end - p));
@@ -318,14 +315,14 @@ rp_status cli_read_lines(struct cli *cli, struct cli_lines *out)
     memset(out, 0, sizeof *out);
     FILE *f = from_stdin ? stdin : fopen(cli->file, "rb");
     if (!f)
-        return fail(cli, RP_ERR_IO, "%s: %s", name, strerror(errno));
+        return cli_err(&cli->err, RP_ERR_IO, "%s: %s", name, strerror(errno));
     out->memory = read_all(f, &n);
     const int reason = errno;
     if (!from_stdin)
         fclose(f);
     if (!out->memory)
-        return fail(cli, reason == ENOMEM ? RP_ERR_NOMEM : RP_ERR_IO, "%s: %s", name,
-                    strerror(reason));
+        return cli_err(&cli->err, reason == ENOMEM ? RP_ERR_NOMEM : RP_ERR_IO, "%s: %s", name,
+                       strerror(reason));
     const rp_status status = split_lines(cli, out, n);
     if (status != RP_OK)
         cli_free_lines(out);

@@ -192,8 +192,8 @@ static void put_head(FILE *f, const struct dump *d)
     fputs(",\n  \"family\": ", f);
     put_name(f, d->model->info.family);
     fprintf(f, ", \"precision\": \"%s\", \"fused\": %s, \"partial\": %s",
-            d->model->info.precision == RP_PRECISION_FP32 ? "fp32" : "int8",
-            d->cli->o.no_fuse ? "false" : "true", d->cli->o.filter ? "true" : "false");
+            cli_precision_name(d->model->info.precision), d->cli->o.no_fuse ? "false" : "true",
+            d->cli->o.filter ? "true" : "false");
     put_ints(f, "cu", d->batch->cu, d->batch->n_seqs + 1);
     put_ints(f, "ids", d->batch->ids, n_tokens);
     put_ints(f, "type_ids", d->batch->type_ids, n_tokens);

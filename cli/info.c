@@ -23,10 +23,9 @@ static void print_model(const struct cli_model *m)
     for (size_t k = 0; i->task == RP_TASK_CLASSIFY && rp_model_label(m->model, k); k++)
         printf("label %zu       %s\n", k, rp_model_label(m->model, k));
     printf("parameters    %llu\n", (unsigned long long)i->n_parameters);
-    static const char *const precisions[] = {"fp32", "int8"};
     printf("weights       %llu bytes in memory, %s\n",
            (unsigned long long)rp_weights_bytes(rp_model_weights(m->model)),
-           precisions[i->precision]);
+           cli_precision_name(i->precision));
     if (i->precision != RP_PRECISION_FP32)
         printf("smoothing     by %s\n", i->smoothing);
     for (size_t k = 0; rp_model_note(m->model, k); k++)

@@ -307,10 +307,10 @@ static bool parse_decimal(const char *s, double *out)
 
 static bool parse_precision(const char *s, rp_precision *out)
 {
-    static const char *const names[] = {"fp32", "int8"};
-    for (int i = 0; i < 2; i++) {
+    const char *name;
+    for (int i = 0; (name = cli_precision_name((rp_precision)i)); i++) {
         *out = (rp_precision)i;
-        if (strcmp(s, names[i]) == 0)
+        if (strcmp(s, name) == 0)
             return true;
     }
     return false;

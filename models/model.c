@@ -316,8 +316,7 @@ static rp_status quantize(struct load *l, const char *folder, rp_error *err)
         copy(from_file ? smoothing.source : "a run of random ids", &l->model->smoothing, err);
     if (s == RP_OK)
         s = rp_weights_quantize(l->model->weights, l->model->graph, &options, err);
-    if (from_file)
-        rp_smoothing_close(&smoothing);
+    rp_smoothing_close(&smoothing);
     return s;
 }
 

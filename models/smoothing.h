@@ -23,6 +23,7 @@ struct rp_smoothing {
  * RP_ERR_FORMAT, RP_ERR_NOMEM. */
 RP_CHECKED rp_status rp_smoothing_open(const char *folder, const char *path,
                                        struct rp_smoothing *out, bool *found, rp_error *err);
+/* Also of one that was not found. */
 void rp_smoothing_close(struct rp_smoothing *smoothing);
 
 /* For rp_quantize_options.factors; the context is a struct rp_smoothing. */

@@ -8,8 +8,6 @@
 
 #include <string.h>
 
-#include <time.h>
-
 #define TIMES    15
 #define ROUND_NS 5000000.0 /* of one measurement */
 
@@ -33,13 +31,6 @@ static rp_peak_fn *choose(uint32_t isa)
 #endif
     (void)isa;
     return rp_peak__scalar;
-}
-
-static double now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
 }
 
 static void fill(float *sink)
@@ -93,10 +84,10 @@ static void measure(void *arg, struct rp_worker *worker)
     }
     for (int i = 0; i < m->times; i++) {
         rp_worker_barrier(worker);
-        const double start = now_ns();
+        const uint64_t start = rp_now_ns();
         const size_t done = run_once(m, worker, sink);
         rp_worker_barrier(worker);
-        const double rate = (double)done * worker->n / (now_ns() - start);
+        const double rate = (double)done * worker->n / (double)(rp_now_ns() - start);
         if (worker->index == 0 && rate > m->best)
             m->best = rate;
     }
@@ -126,9 +117,9 @@ double rp_machine_peak_gflops(uint32_t isa, int n_threads)
     double ns = 0;
     while (ns < ROUND_NS / 4) {
         m.rounds *= 2;
-        const double start = now_ns();
+        const uint64_t start = rp_now_ns();
         m.loop(m.rounds, sink);
-        ns = now_ns() - start;
+        ns = (double)(rp_now_ns() - start);
     }
     m.rounds = (size_t)((double)m.rounds * ROUND_NS / ns);
     return 2 * best_rate(&m, n_threads);

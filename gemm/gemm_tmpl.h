@@ -27,6 +27,7 @@
 #include "gemm/block.h"
 #include "gemm/gemm.h"
 #include "gemm/kernels.h"
+#include "pool/epilogue.h"
 #include "pool/memory.h"
 #include "pool/split.h"
 #include "pool/v16.h"
@@ -266,20 +267,11 @@ static inline __attribute__((always_inline)) void finish_strip(const struct stri
 {
     for (size_t i = 0; i < s->n_rows; i++) {
         v16 x = v_activate(activation, v_load(s->from + i * s->ld_from));
-        if (s->n_cols == NR) {
-            if (s->residual)
-                x = v_add(x, v_load(s->residual + i * s->ld_residual));
-            v_store(s->c + i * s->ldc, x);
-        } else {
-            if (s->residual)
-                x = v_add(x, v_load_n(s->residual + i * s->ld_residual, s->n_cols));
-            v_store_n(s->c + i * s->ldc, x, s->n_cols);
-        }
+        v_store_result(s->c + i * s->ldc, x, s->residual ? s->residual + i * s->ld_residual : NULL,
+                       s->n_cols);
     }
 }
 
-/* A function for each activation, and no one function with them all: that one takes compilers long.
- */
 typedef void finish_fn(const struct strip *s);
 #define FINISH(which)                                                                              \
     static __attribute__((noinline)) void finish_##which(const struct strip *s)                    \
@@ -287,9 +279,8 @@ typedef void finish_fn(const struct strip *s);
         finish_strip(s, RP_ACT_##which);                                                           \
     }
 #define FINISH_ENTRY(which) [RP_ACT_##which] = finish_##which,
-#define EACH_ACTIVATION(X)  X(NONE) X(GELU) X(GELU_TANH) X(RELU) X(SILU) X(TANH) X(SIGMOID)
-EACH_ACTIVATION(FINISH)
-static finish_fn *const finishes[] = {EACH_ACTIVATION(FINISH_ENTRY)};
+RP_EACH_ACTIVATION(FINISH)
+static finish_fn *const finishes[] = {RP_EACH_ACTIVATION(FINISH_ENTRY)};
 
 /* Rows [i, i + h) of C from `sums`, which has the group's panels side by side. */
 static void finish_tile(const struct rp_gemm_args *g, size_t i, size_t h, size_t p, size_t n_panels,

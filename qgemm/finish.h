@@ -8,8 +8,7 @@
 #ifndef RP_QGEMM_FINISH_H
 #define RP_QGEMM_FINISH_H
 
-#include "pool/v16.h"
-#include "pool/vmath.h"
+#include "pool/epilogue.h"
 #include "qgemm/qgemm.h"
 
 #include <string.h>
@@ -42,20 +41,11 @@ static inline __attribute__((always_inline)) void finish_strip(const struct stri
         const v16 acc = vi_to_f(vi_sub(sum, vi_mul(vi_set1(row.zero - RP_QGEMM_SHIFT), colsum)));
         const v16 both = v_mul(v_set1(row.scale), scale);
         v16 x = v_activate(activation, s->bias ? v_fma(acc, both, bias) : v_mul(acc, both));
-        if (s->n_cols == RP_QGEMM_NR) {
-            if (s->residual)
-                x = v_add(x, v_load(s->residual + i * s->ld_residual));
-            v_store(s->c + i * s->ldc, x);
-        } else {
-            if (s->residual)
-                x = v_add(x, v_load_n(s->residual + i * s->ld_residual, s->n_cols));
-            v_store_n(s->c + i * s->ldc, x, s->n_cols);
-        }
+        v_store_result(s->c + i * s->ldc, x, s->residual ? s->residual + i * s->ld_residual : NULL,
+                       s->n_cols);
     }
 }
 
-/* A function for each activation, and no one function with them all: that one takes compilers long.
- */
 typedef void finish_fn(const struct strip *s);
 #define FINISH(which)                                                                              \
     static __attribute__((noinline)) void finish_##which(const struct strip *s)                    \
@@ -63,9 +53,8 @@ typedef void finish_fn(const struct strip *s);
         finish_strip(s, RP_ACT_##which);                                                           \
     }
 #define FINISH_ENTRY(which) [RP_ACT_##which] = finish_##which,
-#define EACH_ACTIVATION(X)  X(NONE) X(GELU) X(GELU_TANH) X(RELU) X(SILU) X(TANH) X(SIGMOID)
-EACH_ACTIVATION(FINISH)
-static finish_fn *const finishes[] = {EACH_ACTIVATION(FINISH_ENTRY)};
+RP_EACH_ACTIVATION(FINISH)
+static finish_fn *const finishes[] = {RP_EACH_ACTIVATION(FINISH_ENTRY)};
 
 /* Rows [i, i + h) of C, panels [p, p + n_panels), from `sums`, which has the panels side by side.
  */

@@ -1,7 +1,6 @@
 /* Plain C: what every other kernel is held to. */
 #define RP_V16_SCALAR
-#include "pool/v16.h"
-#include "pool/vmath.h"
+#include "pool/epilogue.h"
 #include "qgemm/kernels.h"
 
 #include <string.h>
@@ -34,9 +33,8 @@ static void run_panel(const struct rp_qgemm_args *g, size_t m, size_t p)
             g->bias ? fmaf((float)acc, scale, g->bias[p * RP_QGEMM_NR + j]) : (float)acc * scale;
     }
     v16 x = v_activate(g->activation, v_load(out));
-    if (g->residual)
-        x = v_add(x, v_load_n(g->residual + m * g->ld_residual + p * RP_QGEMM_NR, n));
-    v_store_n(g->c + m * g->ldc + p * RP_QGEMM_NR, x, n);
+    v_store_result(g->c + m * g->ldc + p * RP_QGEMM_NR, x,
+                   g->residual ? g->residual + m * g->ld_residual + p * RP_QGEMM_NR : NULL, n);
 }
 
 void rp_qgemm_u8_4x16__scalar_run(const struct rp_qgemm_args *args, size_t m0, size_t m1, size_t p0,

@@ -13,9 +13,6 @@
 #include "tests/alloc_count.h"
 #include "tests/toy.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -69,25 +66,12 @@ struct stage {
     uint64_t want;
 };
 
-static uint64_t hash_outputs(rp_session *s)
-{
-    static const char *const names[] = {"embedding", "last", "marked"};
-    XXH3_state_t h;
-    XXH3_64bits_reset(&h);
-    for (size_t i = 0; i < COUNT(names); i++) {
-        rp_view v;
-        assert_int_equal(rp_session_output(s, names[i], &v, NULL), RP_OK);
-        XXH3_64bits_update(&h, v.data, v.rows * v.width * sizeof(float));
-    }
-    return XXH3_64bits_digest(&h);
-}
-
 static void run_ok(const struct stage *t)
 {
     rp_error err = {RP_OK, ""};
     if (rp_session_run(t->session, &t->b.batch, &err) != RP_OK)
         fail_msg("%s", err.message);
-    assert_int_equal(hash_outputs(t->session), t->want);
+    assert_int_equal(toy_hash_outputs(t->session), t->want);
 }
 
 static rp_session *make_session(rp_pool *pool)
@@ -103,16 +87,13 @@ static rp_session *make_session(rp_pool *pool)
 
 static void open_stage(struct stage *t, int threads, const size_t *lengths, size_t n)
 {
-    rp_pool_options o;
     memset(t, 0, sizeof *t);
     toy_batch_make(&t->b, lengths, n, toy.vocabulary, 5);
     t->session = make_session(NULL);
     assert_int_equal(rp_session_run(t->session, &t->b.batch, NULL), RP_OK);
-    t->want = hash_outputs(t->session);
+    t->want = toy_hash_outputs(t->session);
     rp_session_destroy(t->session);
-    rp_pool_options_init(&o);
-    o.n_threads = threads;
-    assert_int_equal(rp_pool_create(&o, &t->pool, NULL), RP_OK);
+    t->pool = toy_pool(threads);
     t->session = make_session(t->pool);
     assert_int_equal(rp_cancel_create(&t->cancel, NULL), RP_OK);
 }
@@ -380,7 +361,7 @@ static bool run_until_cancelled(const struct stage *t)
     rp_error err;
     rp_status status;
     while ((status = rp_session_run(t->session, &t->b.batch, &err)) == RP_OK)
-        assert_int_equal(hash_outputs(t->session), t->want);
+        assert_int_equal(toy_hash_outputs(t->session), t->want);
     assert_int_equal(status, RP_ERR_CANCELLED);
     expect_nothing_to_read(t);
     return strstr(err.message, "before step") != NULL;
@@ -452,7 +433,7 @@ static void deadlines_anywhere(void **state)
             rp_session_set_deadline(t.session, rp_now_ns() + toy_random(&seed) % took);
             const rp_status status = rp_session_run(t.session, &t.b.batch, NULL);
             if (status == RP_OK)
-                assert_int_equal(hash_outputs(t.session), t.want);
+                assert_int_equal(toy_hash_outputs(t.session), t.want);
             assert_true(status == RP_OK || status == RP_ERR_DEADLINE);
             passed += status == RP_ERR_DEADLINE;
         }
@@ -540,10 +521,7 @@ static void many_sessions_share_one_pool(void **state)
     struct crowd crowd = {0};
     struct client clients[CLIENTS];
     pthread_t threads[CLIENTS];
-    rp_pool_options o;
-    rp_pool_options_init(&o);
-    o.n_threads = 2;
-    assert_int_equal(rp_pool_create(&o, &crowd.pool, NULL), RP_OK);
+    crowd.pool = toy_pool(2);
     make_vectors(&crowd);
     for (size_t i = 0; i < CLIENTS; i++) {
         clients[i] = (struct client){.crowd = &crowd, .seed = i};

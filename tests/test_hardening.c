@@ -12,6 +12,7 @@
 #include <rankplan/rankplan.h>
 
 #include "tests/model_maker.h"
+#include "tests/toy.h"
 
 #include <fcntl.h>
 #include <fenv.h>
@@ -81,16 +82,6 @@ static uint64_t quiet_digest(const char *folder)
     if (load_and_digest(folder, NULL, &whole, &err) != RP_OK)
         fail_msg("%s", err.message);
     return whole;
-}
-
-static rp_pool *make_pool(int n)
-{
-    rp_pool_options o;
-    rp_pool *pool;
-    rp_pool_options_init(&o);
-    o.n_threads = n;
-    assert_int_equal(rp_pool_create(&o, &pool, NULL), RP_OK);
-    return pool;
 }
 
 /* ---- files that are cut -------------------------------------------------------------------------
@@ -232,7 +223,7 @@ static void a_file_that_changes_while_it_is_loaded(void **state)
     copy_model(&dir, RP_TEST_DATA "/oracles/bert");
     snprintf(c.path, sizeof c.path, "%s/model.safetensors", dir.path);
     c.bytes = read_whole(c.path, &c.n);
-    rp_pool *pool = make_pool(2);
+    rp_pool *pool = toy_pool(2);
     assert_int_equal(pthread_create(&thread, NULL, change_file, &c), 0);
     for (int i = 0; i < 400; i++) {
         uint64_t whole;
@@ -331,7 +322,7 @@ static void bits_in_any_environment(void **state)
     static const char *const folders[] = {
         RP_TEST_DATA "/oracles/bert", RP_TEST_DATA "/oracles/mpnet",
         RP_TEST_DATA "/oracles/bert_f16", RP_TEST_DATA "/oracles/bert_head32"};
-    rp_pool *pool = make_pool(3);
+    rp_pool *pool = toy_pool(3);
     for (size_t f = 0; f < 4; f++) {
         const uint64_t quiet = quiet_digest(folders[f]);
         for (size_t i = 0; i < 2 * N_MODES; i++) {
@@ -510,7 +501,7 @@ static void callers_with_little_stack(void **state)
 #endif
 #endif
     const uint64_t quiet = quiet_digest(RP_TEST_DATA "/oracles/mpnet");
-    rp_pool *pool = make_pool(3);
+    rp_pool *pool = toy_pool(3);
     pthread_attr_t attr;
     const long least = sysconf(_SC_THREAD_STACK_MIN); /* 128 KiB on Arm */
     const size_t bytes = least > 64 << 10 ? (size_t)least : (size_t)64 << 10;
@@ -549,7 +540,7 @@ static void hosts_with_signals(void **state)
     for (int i = 0; i < 60; i++) {
         uint64_t whole = 0;
         rp_error err;
-        rp_pool *pool = make_pool(1 + i % 3);
+        rp_pool *pool = toy_pool(1 + i % 3);
         if (load_and_digest(RP_TEST_DATA "/oracles/bert", pool, &whole, &err) != RP_OK)
             fail_msg("%s", err.message);
         assert_int_equal(whole, quiet);
@@ -563,7 +554,7 @@ static void hosts_with_signals(void **state)
     sigset_t all, mask, after;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &mask);
-    rp_pool *pool = make_pool(2);
+    rp_pool *pool = toy_pool(2);
     uint64_t whole = 0;
     const rp_status s = load_and_digest(RP_TEST_DATA "/oracles/bert", pool, &whole, NULL);
     rp_pool_destroy(pool);

@@ -14,11 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifndef XXH_INLINE_ALL
-#define XXH_INLINE_ALL
-#endif
-#include <xxhash.h>
-
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 
 static const size_t mixed[] = {17, 1, 3, 128, 2, 64, 5, 33, 200, 16};
@@ -60,16 +55,6 @@ static void quantize(struct toy *toy, const char *keep)
         fail_msg("%s", err.message);
 }
 
-static rp_pool *make_pool(int n)
-{
-    rp_pool_options o;
-    rp_pool *pool;
-    rp_pool_options_init(&o);
-    o.n_threads = n;
-    assert_int_equal(rp_pool_create(&o, &pool, NULL), RP_OK);
-    return pool;
-}
-
 static rp_session *make_session(const struct toy *toy, rp_pool *pool, uint32_t isa, bool no_fuse)
 {
     rp_session_options o;
@@ -97,23 +82,11 @@ static rp_view output(rp_session *s, const char *name)
     return v;
 }
 
-static uint64_t hash_outputs(rp_session *s)
-{
-    static const char *const names[] = {"embedding", "last", "marked"};
-    XXH3_state_t h;
-    XXH3_64bits_reset(&h);
-    for (size_t i = 0; i < COUNT(names); i++) {
-        const rp_view v = output(s, names[i]);
-        XXH3_64bits_update(&h, v.data, v.rows * v.width * sizeof(float));
-    }
-    return XXH3_64bits_digest(&h);
-}
-
 static uint64_t hash_run(const struct toy *toy, rp_pool *pool, uint32_t isa, bool no_fuse)
 {
     rp_session *s = make_session(toy, pool, isa, no_fuse);
     run_ok(s, &batch.batch);
-    const uint64_t h = hash_outputs(s);
+    const uint64_t h = toy_hash_outputs(s);
     rp_session_destroy(s);
     return h;
 }
@@ -161,12 +134,12 @@ static void same_bits_for_threads_modes_and_fusion(void **state)
     make_toy(&toy);
     quantize(&toy, NULL);
     for (size_t i = 0; i < COUNT(threads); i++) {
-        rp_pool *pool = make_pool(threads[i]);
+        rp_pool *pool = toy_pool(threads[i]);
         assert_int_equal(hash_run(&toy, pool, RP_ISA_DEFAULT, false), golden);
         assert_int_equal(hash_run(&toy, pool, RP_ISA_DEFAULT, true), golden);
         rp_session *watched = make_session(&toy, pool, RP_ISA_DEFAULT, false); /* by step */
         assert_int_equal(rp_session_digest(watched, &batch.batch, &digest, NULL), RP_OK);
-        assert_int_equal(hash_outputs(watched), golden);
+        assert_int_equal(toy_hash_outputs(watched), golden);
         rp_session_destroy(watched);
         rp_pool_destroy(pool);
     }
@@ -413,7 +386,7 @@ static void a_warm_run_allocates_nothing(void **state)
     struct toy toy;
     make_toy(&toy);
     quantize(&toy, NULL);
-    rp_pool *pool = make_pool(2);
+    rp_pool *pool = toy_pool(2);
     rp_session *s = make_session(&toy, pool, RP_ISA_DEFAULT, false);
     run_ok(s, &batch.batch);
     const size_t before = alloc_count();

@@ -48,16 +48,6 @@ static rp_session *session_on(rp_pool *pool)
     return s;
 }
 
-static rp_pool *pool_of(int n)
-{
-    rp_pool_options o;
-    rp_pool *pool;
-    rp_pool_options_init(&o);
-    o.n_threads = n;
-    assert_int_equal(rp_pool_create(&o, &pool, NULL), RP_OK);
-    return pool;
-}
-
 static rp_profile read_profile(rp_session *s)
 {
     rp_profile p = {.struct_size = sizeof p};
@@ -78,7 +68,7 @@ static void times_add_up(void **state)
 {
     (void)state;
     for (int threads = 1; threads <= 3; threads++) {
-        rp_pool *pool = pool_of(threads);
+        rp_pool *pool = toy_pool(threads);
         rp_session *s = session_on(pool);
         assert_int_equal(rp_session_run(s, &batch.batch, NULL), RP_OK);
         assert_int_equal(rp_session_profile_start(s, 0, NULL), RP_OK);
@@ -102,7 +92,7 @@ static void work_is_counted(void **state)
 {
     (void)state;
     for (int threads = 1; threads <= 7; threads += 3) {
-        rp_pool *pool = pool_of(threads);
+        rp_pool *pool = toy_pool(threads);
         rp_session *s = session_on(pool);
         const rp_plan *plan;
         const size_t small[] = {9, 4};
@@ -139,7 +129,7 @@ static void work_is_counted(void **state)
 static void events_nest(void **state)
 {
     (void)state;
-    rp_pool *pool = pool_of(2);
+    rp_pool *pool = toy_pool(2);
     rp_session *s = session_on(pool);
     assert_int_equal(rp_session_profile_start(s, 100, NULL), RP_OK);
     for (int i = 0; i < 3; i++)

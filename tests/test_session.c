@@ -11,9 +11,6 @@
 #include "tests/alloc_count.h"
 #include "tests/toy.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -38,16 +35,6 @@ static int free_toy(void **state)
     (void)state;
     toy_free(&toy);
     return 0;
-}
-
-static rp_pool *make_pool(int threads)
-{
-    rp_pool_options o;
-    rp_pool *pool;
-    rp_pool_options_init(&o);
-    o.n_threads = threads;
-    assert_int_equal(rp_pool_create(&o, &pool, NULL), RP_OK);
-    return pool;
 }
 
 /* A session in its strictest form: everything that is not written holds NaNs. */
@@ -84,20 +71,6 @@ static float *copy_output(rp_session *s, const char *name, size_t *n)
     return p;
 }
 
-/* One hash over all outputs of a run. */
-static uint64_t hash_outputs(rp_session *s)
-{
-    static const char *const names[] = {"embedding", "last", "marked"};
-    XXH3_state_t h;
-    XXH3_64bits_reset(&h);
-    for (size_t i = 0; i < COUNT(names); i++) {
-        rp_view v;
-        assert_int_equal(rp_session_output(s, names[i], &v, NULL), RP_OK);
-        XXH3_64bits_update(&h, v.data, v.rows * v.width * sizeof(float));
-    }
-    return XXH3_64bits_digest(&h);
-}
-
 static const size_t mixed[] = {17, 1, 3, 128, 2, 64, 5, 33, 200, 16};
 
 /* ---- the same bits ------------------------------------------------------------------------------
@@ -114,11 +87,11 @@ static void same_bits_for_every_thread_count(void **state)
     const int threads[] = {1, 2, 3, 7};
     toy_batch_make(&b, mixed, COUNT(mixed), toy.vocabulary, 5);
     for (size_t i = 0; i < COUNT(threads); i++) {
-        rp_pool *pool = make_pool(threads[i]);
+        rp_pool *pool = toy_pool(threads[i]);
         rp_session *s = make_session(&toy, pool, NULL);
         for (int again = 0; again < 3; again++) {
             run_ok(s, &b.batch);
-            const uint64_t h = hash_outputs(s);
+            const uint64_t h = toy_hash_outputs(s);
             if (!first)
                 first = h;
             assert_int_equal(h, first);
@@ -138,15 +111,15 @@ static void same_bits_in_both_modes(void **state)
     toy_batch_make(&b, lengths, 2, toy.vocabulary, 6);
     rp_session *alone = make_session(&toy, NULL, NULL);
     run_ok(alone, &b.batch);
-    const uint64_t want = hash_outputs(alone);
-    rp_pool *pool = make_pool(4);
+    const uint64_t want = toy_hash_outputs(alone);
+    rp_pool *pool = toy_pool(4);
     rp_session *shared = make_session(&toy, pool, NULL);
     run_ok(shared, &b.batch);
-    assert_int_equal(hash_outputs(shared), want);
+    assert_int_equal(toy_hash_outputs(shared), want);
     uint64_t hashes[64];
     rp_digest digest = {.struct_size = sizeof digest, .capacity = 64, .hashes = hashes};
     assert_int_equal(rp_session_digest(alone, &b.batch, &digest, NULL), RP_OK);
-    assert_int_equal(hash_outputs(alone), want);
+    assert_int_equal(toy_hash_outputs(alone), want);
     rp_session_destroy(alone);
     rp_session_destroy(shared);
     rp_pool_destroy(pool);
@@ -173,8 +146,8 @@ static void same_bits_for_every_isa(void **state)
         rp_session *s = make_session(&toy, NULL, &o);
         run_ok(s, &b.batch);
         if (!want)
-            want = hash_outputs(s);
-        assert_int_equal(hash_outputs(s), want);
+            want = toy_hash_outputs(s);
+        assert_int_equal(toy_hash_outputs(s), want);
         rp_session_destroy(s);
         ran++;
     }
@@ -197,7 +170,7 @@ static void same_bits_without_fusion(void **state)
     rp_session *plain = make_session(&toy, NULL, &o);
     run_ok(fused, &b.batch);
     run_ok(plain, &b.batch);
-    assert_int_equal(hash_outputs(fused), hash_outputs(plain));
+    assert_int_equal(toy_hash_outputs(fused), toy_hash_outputs(plain));
     rp_session_destroy(fused);
     rp_session_destroy(plain);
     toy_batch_free(&b);
@@ -211,7 +184,7 @@ static void same_bits_in_any_batch(void **state)
     float *alone[COUNT(pool_of_lengths)];
     uint64_t seed = 77;
     size_t n;
-    rp_pool *pool = make_pool(2);
+    rp_pool *pool = toy_pool(2);
     rp_session *s = make_session(&toy, pool, NULL);
     print_message("seed %llu\n", (unsigned long long)seed);
     for (size_t i = 0; i < COUNT(pool_of_lengths); i++) {
@@ -265,7 +238,7 @@ static void nothing_stale_between_buckets(void **state)
         rp_session *fresh = make_session(&rel, NULL, NULL);
         run_ok(kept, &b.batch);
         run_ok(fresh, &b.batch);
-        assert_int_equal(hash_outputs(kept), hash_outputs(fresh));
+        assert_int_equal(toy_hash_outputs(kept), toy_hash_outputs(fresh));
         rp_session_destroy(fresh);
         toy_batch_free(&b);
     }
@@ -279,7 +252,7 @@ static void random_models_agree_in_all_modes(void **state)
     (void)state;
     uint64_t seed = 4242;
     print_message("seed %llu\n", (unsigned long long)seed);
-    rp_pool *pool = make_pool(3);
+    rp_pool *pool = toy_pool(3);
     for (int round = 0; round < 12; round++) {
         struct toy_options o;
         toy_options_init(&o);
@@ -307,8 +280,8 @@ static void random_models_agree_in_all_modes(void **state)
         run_ok(alone, &b.batch);
         run_ok(shared, &b.batch);
         run_ok(plain, &b.batch);
-        assert_int_equal(hash_outputs(alone), hash_outputs(shared));
-        assert_int_equal(hash_outputs(alone), hash_outputs(plain));
+        assert_int_equal(toy_hash_outputs(alone), toy_hash_outputs(shared));
+        assert_int_equal(toy_hash_outputs(alone), toy_hash_outputs(plain));
         rp_session_destroy(alone);
         rp_session_destroy(shared);
         rp_session_destroy(plain);
@@ -409,7 +382,7 @@ static void a_warm_run_allocates_nothing(void **state)
         skip();
     struct toy_batch b;
     toy_batch_make(&b, mixed, COUNT(mixed), toy.vocabulary, 5);
-    rp_pool *pool = make_pool(3);
+    rp_pool *pool = toy_pool(3);
     rp_session *s = make_session(&toy, pool, NULL);
     uint64_t hashes[64];
     rp_digest digest = {.struct_size = sizeof digest, .capacity = 64, .hashes = hashes};
@@ -498,7 +471,7 @@ static void memory_is_stated_before_it_is_taken(void **state)
     (void)state;
     if (!alloc_count_available())
         skip();
-    rp_pool *pool = make_pool(3);
+    rp_pool *pool = toy_pool(3);
     for (int variant = 0; variant < 8; variant++) {
         struct toy_options to;
         struct toy t;
@@ -589,8 +562,8 @@ static void the_plan_cache_is_bounded(void **state)
             toy_batch_make(&b, &length, 1, toy.vocabulary, 1);
             run_ok(s, &b.batch);
             if (!round)
-                want[i] = hash_outputs(s);
-            assert_int_equal(hash_outputs(s), want[i]);
+                want[i] = toy_hash_outputs(s);
+            assert_int_equal(toy_hash_outputs(s), want[i]);
             toy_batch_free(&b);
         }
     rp_session_destroy(s);
@@ -812,10 +785,10 @@ static void an_observer_is_asked_then_shown(void **state)
     struct toy_batch b;
     size_t n;
     toy_batch_make(&b, mixed, COUNT(mixed), toy.vocabulary, 5);
-    rp_pool *pool = make_pool(2);
+    rp_pool *pool = toy_pool(2);
     rp_session *s = make_session(&toy, pool, NULL);
     run_ok(s, &b.batch);
-    const uint64_t want = hash_outputs(s);
+    const uint64_t want = toy_hash_outputs(s);
     struct seen seen = {.only = "layers.1.ffn.norm"};
     const rp_observer observer = {
         .struct_size = sizeof observer, .want = want_named, .show = show_named, .context = &seen};
@@ -823,7 +796,7 @@ static void an_observer_is_asked_then_shown(void **state)
     run_ok(s, &b.batch);
     assert_int_equal(seen.shown, 1);
     assert_true(seen.asked > 10);
-    assert_int_equal(hash_outputs(s), want); /* looking changes nothing */
+    assert_int_equal(toy_hash_outputs(s), want); /* looking changes nothing */
     float *last = copy_output(s, "last", &n);
     assert_int_equal(n, seen.n);
     assert_memory_equal(last, seen.copy, n * sizeof(float));
@@ -835,7 +808,7 @@ static void an_observer_is_asked_then_shown(void **state)
     assert_int_equal(rp_session_run(s, &b.batch, &err), RP_ERR_STOPPED);
     rp_session_observe(s, NULL);
     run_ok(s, &b.batch);
-    assert_int_equal(hash_outputs(s), want);
+    assert_int_equal(toy_hash_outputs(s), want);
     free(seen.copy);
     rp_session_destroy(s);
     rp_pool_destroy(pool);
@@ -895,7 +868,7 @@ static void *client(void *arg)
     rp_session *s = make_session(&toy, c->pool, NULL);
     for (int i = 0; i < 20; i++) {
         run_ok(s, &b.batch);
-        c->wrong += hash_outputs(s) != c->want;
+        c->wrong += toy_hash_outputs(s) != c->want;
     }
     rp_session_destroy(s);
     toy_batch_free(&b);
@@ -910,11 +883,11 @@ static void sessions_share_weights_and_pool(void **state)
     toy_batch_make(&b, mixed, COUNT(mixed), toy.vocabulary, 5);
     rp_session *s = make_session(&toy, NULL, NULL);
     run_ok(s, &b.batch);
-    rp_pool *pool = make_pool(2);
+    rp_pool *pool = toy_pool(2);
     struct client clients[4];
     pthread_t threads[4];
     for (int i = 0; i < 4; i++) {
-        clients[i] = (struct client){.pool = i % 2 ? pool : NULL, .want = hash_outputs(s)};
+        clients[i] = (struct client){.pool = i % 2 ? pool : NULL, .want = toy_hash_outputs(s)};
         assert_int_equal(pthread_create(&threads[i], NULL, client, &clients[i]), 0);
     }
     for (int i = 0; i < 4; i++) {

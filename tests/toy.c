@@ -12,6 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifndef XXH_INLINE_ALL
+#define XXH_INLINE_ALL
+#endif
+#include <xxhash.h>
+
 uint64_t toy_random(uint64_t *state)
 {
     uint64_t z = (*state += 0x9e3779b97f4a7c15u);
@@ -188,4 +193,27 @@ void toy_batch_free(struct toy_batch *b)
     free(b->mcu);
     free(b->markers);
     memset(b, 0, sizeof *b);
+}
+
+rp_pool *toy_pool(int n_threads)
+{
+    rp_pool_options o;
+    rp_pool *pool;
+    rp_pool_options_init(&o);
+    o.n_threads = n_threads;
+    assert_int_equal(rp_pool_create(&o, &pool, NULL), RP_OK);
+    return pool;
+}
+
+uint64_t toy_hash_outputs(rp_session *session)
+{
+    static const char *const names[] = {"embedding", "last", "marked"};
+    XXH3_state_t h;
+    XXH3_64bits_reset(&h);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        rp_view v;
+        assert_int_equal(rp_session_output(session, names[i], &v, NULL), RP_OK);
+        XXH3_64bits_update(&h, v.data, v.rows * v.width * sizeof(float));
+    }
+    return XXH3_64bits_digest(&h);
 }

@@ -38,6 +38,12 @@ void toy_batch_make(struct toy_batch *b, const size_t *lengths, size_t n, size_t
                     uint64_t seed);
 void toy_batch_free(struct toy_batch *b);
 
+/* A pool of so many threads, else as it is by default. */
+rp_pool *toy_pool(int n_threads);
+
+/* One hash over all outputs of the session's last run. */
+uint64_t toy_hash_outputs(rp_session *session);
+
 /* splitmix64. */
 uint64_t toy_random(uint64_t *state);
 /* Uniform in (-1, 1), from integers, so the same everywhere. */

@@ -262,14 +262,28 @@ struct strip {
     size_t n_rows, n_cols;
 };
 
-static inline __attribute__((always_inline)) void finish_strip(const struct strip *s,
+/* `count` rows from row i on. */
+static inline __attribute__((always_inline)) void
+finish_rows(const struct strip *s, const rp_activation activation, size_t i, const size_t count)
+{
+    v16 x[V_GROUP_MAX];
+    V_EACH (j, count)
+        x[j] = v_load(s->from + (i + j) * s->ld_from);
+    v_activate_each(activation, x, count);
+    V_EACH (j, count)
+        v_store_result(s->c + (i + j) * s->ldc, x[j],
+                       s->residual ? s->residual + (i + j) * s->ld_residual : NULL, s->n_cols);
+}
+
+static inline __attribute__((always_inline)) void finish_strip(const struct strip *strip,
                                                                const rp_activation activation)
 {
-    for (size_t i = 0; i < s->n_rows; i++) {
-        v16 x = v_activate(activation, v_load(s->from + i * s->ld_from));
-        v_store_result(s->c + i * s->ldc, x, s->residual ? s->residual + i * s->ld_residual : NULL,
-                       s->n_cols);
-    }
+    const struct strip s = *strip; /* no store to C can change this one */
+    size_t i = 0;
+    for (; i + V_GROUP <= s.n_rows; i += V_GROUP)
+        finish_rows(&s, activation, i, V_GROUP);
+    for (; i < s.n_rows; i++)
+        finish_rows(&s, activation, i, 1);
 }
 
 typedef void finish_fn(const struct strip *s);

@@ -52,6 +52,9 @@
 #error "define RP_V16_SCALAR, RP_V16_AVX2, RP_V16_AVX512 or RP_V16_NEON before including pool/v16.h"
 #endif
 
+/* How many values V_GROUP (how many to interleave, for speed) is at most. */
+#define V_GROUP_MAX 4
+
 /* What is made of the operations above, the same for all. */
 
 RP_V16_FN v16 v_abs(v16 a)

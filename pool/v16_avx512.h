@@ -6,6 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* See V_EACH in pool/vmath.h. */
+#define V_GROUP 4
+
 typedef __m512 v16;
 typedef __m512i v16i;
 

@@ -7,6 +7,9 @@
 #include <stdint.h>
 #include <string.h>
 
+/* See V_EACH in pool/vmath.h. */
+#define V_GROUP 1
+
 typedef struct {
     float32x4_t a, b, c, d;
 } v16;

@@ -28,22 +28,37 @@ struct strip {
     size_t n_rows, n_cols;
 };
 
-static inline __attribute__((always_inline)) void finish_strip(const struct strip *s,
-                                                               const rp_activation activation)
+/* `count` rows from row i on. */
+static inline __attribute__((always_inline)) void
+finish_rows(const struct strip *s, const rp_activation activation, size_t i, const size_t count)
 {
     const v16 scale = v_load(s->panel);
     const v16i colsum = v_bits(v_load(s->panel + RP_QGEMM_NR));
     const v16 bias = s->bias ? v_load_n(s->bias, s->n_cols) : v_zero();
-    for (size_t i = 0; i < s->n_rows; i++) {
+    v16 x[V_GROUP_MAX];
+    V_EACH (j, count) {
         struct rp_qgemm_row_tail row;
-        memcpy(&row, s->row + i * s->row_bytes, sizeof row);
-        const v16i sum = v_bits(v_load(s->sums + i * s->ld_sums));
+        memcpy(&row, s->row + (i + j) * s->row_bytes, sizeof row);
+        const v16i sum = v_bits(v_load(s->sums + (i + j) * s->ld_sums));
         const v16 acc = vi_to_f(vi_sub(sum, vi_mul(vi_set1(row.zero - RP_QGEMM_SHIFT), colsum)));
         const v16 both = v_mul(v_set1(row.scale), scale);
-        v16 x = v_activate(activation, s->bias ? v_fma(acc, both, bias) : v_mul(acc, both));
-        v_store_result(s->c + i * s->ldc, x, s->residual ? s->residual + i * s->ld_residual : NULL,
-                       s->n_cols);
+        x[j] = s->bias ? v_fma(acc, both, bias) : v_mul(acc, both);
     }
+    v_activate_each(activation, x, count);
+    V_EACH (j, count)
+        v_store_result(s->c + (i + j) * s->ldc, x[j],
+                       s->residual ? s->residual + (i + j) * s->ld_residual : NULL, s->n_cols);
+}
+
+static inline __attribute__((always_inline)) void finish_strip(const struct strip *strip,
+                                                               const rp_activation activation)
+{
+    const struct strip s = *strip; /* no store to C can change this one */
+    size_t i = 0;
+    for (; i + V_GROUP <= s.n_rows; i += V_GROUP)
+        finish_rows(&s, activation, i, V_GROUP);
+    for (; i < s.n_rows; i++)
+        finish_rows(&s, activation, i, 1);
 }
 
 typedef void finish_fn(const struct strip *s);

@@ -1,9 +1,10 @@
 /* Rounding weights to s8 so that no instruction can saturate on them, and packing them.
  *
- * A row's scale is the smallest at which its largest weight is at most 127 steps and each of its
- * pairs {2j, 2j+1} at most 128.  Rounding can still lift a pair to 129, when both its weights lie
- * half a step away and their sum was rounded down; then the weight that was lifted more is lowered
- * by one.  So the bound holds by construction, and every weight is within half a step.
+ * A row's scale is the smallest at which its largest weight is at most 127 steps and the sum of
+ * each of its pairs {2j, 2j+1} at most 128 to either side.  (Weights of opposite signs never add
+ * up: a pair's products lie between the two.)  Rounding can still lift a pair to 129, when both its
+ * weights lie half a step away and their sum was rounded down; then the weight that was lifted more
+ * is lowered by one.  So the bound holds by construction, and every weight is within half a step.
  *
  * Everything here is plain IEEE arithmetic in one order: the same weights on every machine.
  */
@@ -48,9 +49,9 @@ static float choose_scale(const struct row *row)
 {
     float largest = 0, largest_pair = 0, sum = 0;
     for (size_t i = 0; i < row->k; i += 2) {
-        const float x = fabsf(weight(row, i)), y = fabsf(weight(row, i + 1)), pair = x + y;
-        largest = x > largest ? x : largest;
-        largest = y > largest ? y : largest;
+        const float x = weight(row, i), y = weight(row, i + 1), pair = fabsf(x + y);
+        largest = fabsf(x) > largest ? fabsf(x) : largest;
+        largest = fabsf(y) > largest ? fabsf(y) : largest;
         largest_pair = pair > largest_pair ? pair : largest_pair;
         sum += 0 * pair; /* NaN once anything was not finite */
     }
@@ -72,7 +73,7 @@ static void round_pair(const struct row *row, size_t i, float scale, int32_t *ou
         out[j] = (int32_t)rounded;
         lifted[j] = fabsf(rounded) - fabsf(steps);
     }
-    if (abs(out[0]) + abs(out[1]) > MOST_PAIR) {
+    if (abs(out[0] + out[1]) > MOST_PAIR) {
         int32_t *more = &out[lifted[1] > lifted[0]];
         *more += *more < 0 ? 1 : -1;
     }

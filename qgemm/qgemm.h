@@ -11,7 +11,7 @@
  *
  * Sums of integers do not care for their order, so tiles, threads and instructions move no bit.  No
  * path may saturate on the way: vpmaddubsw adds two products in i16, so packing keeps
- * |w[2j]| + |w[2j+1]| <= 128 (255 * 128 < 2^15): *pair-bounded*, docs/decisions/0005.
+ * |w[2j] + w[2j+1]| <= 128 (255 * 128 < 2^15): *pair-bounded*, docs/decisions/0005.
  *
  * W is packed into panels of 16 output columns, the same layout for every ISA:
  *

@@ -95,7 +95,7 @@ static uint64_t hash_run(const struct toy *toy, rp_pool *pool, uint32_t isa, boo
  */
 
 /* Made by the plain C kernel; calibration, packing and products are all in them. */
-static const uint64_t golden = 0x09d708bd8417178fu;
+static const uint64_t golden = 0xf8447cbdc704964au;
 
 static void same_bits_on_every_machine(void **state)
 {

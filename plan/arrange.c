@@ -81,6 +81,13 @@ static int32_t in_place_slot(const rp_plan *plan, size_t s, enum rp_mode mode)
     return from;
 }
 
+/* The first step during which a slot's memory is in use: a step that joins the one before it writes
+ * while that one still reads. */
+static size_t first_use(const rp_plan *plan, const struct rp_slot *slot)
+{
+    return slot->first - plan->steps[slot->first].joins;
+}
+
 /* Records of one mode and one space (the arena, or the chunk's scratch): what does not live there
  * has no bytes.  By chunk, slots in the arena are alive throughout every segment that they touch.
  */
@@ -98,7 +105,7 @@ static rp_status fill_records(const rp_plan *plan, enum rp_mode mode, bool chunk
                            "a value of %zu rows x %zu is too large (step %zu, %s)", rows,
                            slot->width, slot->first, plan->steps[slot->first].name);
         records[i] = (struct rp_layout_record){
-            .first = slot->first,
+            .first = first_use(plan, slot),
             .last = slot->last,
             .bytes = here ? bytes : 0,
             .alias_of = here ? in_place_slot(plan, slot->first, mode) : -1};

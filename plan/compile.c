@@ -333,6 +333,8 @@ size_t rp_plan_text(const rp_plan *plan, char *buffer, size_t size)
                 rp_text_add(&t, " +%s", fused_activation(step));
             if (rp_op_multiplies(step->op) && step->n_in == 2)
                 rp_text_add(&t, " +residual");
+            if (step->joins)
+                rp_text_add(&t, " joined");
             rp_text_add(&t, " %s flops/row=%llu%s bytes/row=%llu", step->kernel,
                         (unsigned long long)step->flops_per_row,
                         step->op == RP_OP_ATTENTION ? "/key" : "",

@@ -60,6 +60,9 @@ struct rp_step {
     int32_t in[RP_NODE_MAX_INPUTS];
     size_t n_in;
     size_t node; /* index of the op that it was lowered from */
+    /* Runs together with the step before it, block of rows by block of rows, where nobody looks at
+     * either: the two stay steps of their own for whoever looks. */
+    bool joins;
     union {
         struct {
             size_t n;

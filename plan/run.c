@@ -4,8 +4,8 @@
  * the workers meet:
  *
  *     by chunk   a segment: tasks are blocks of rows, each taken through all steps of the segment
- *     by step    a step: tasks are blocks of rows x groups of columns; a segment too small to share
- *                is one task of all its rows
+ *     by step    a step, and one that joins it: tasks are blocks of rows x groups of columns; a
+ *                segment too small to share is one task of all its rows
  *     both       attention, pooling: tasks are (queries, head) or sequences
  *
  * Then every worker walks the phases, claiming tasks.  What a task computes does not depend on who
@@ -55,12 +55,19 @@ static void phase_by_chunk(struct rp_run *run, const struct rp_segment *seg, siz
     add_phase(run, seg->first, seg->end, rows, ceil_div(at_least_one(rows), n));
 }
 
-static void phase_by_step(struct rp_run *run, size_t s, size_t rows, size_t workers)
+/* Whether step s and the one after it run as one, in a phase that ends before step `end`. */
+static bool joined(const rp_plan *plan, size_t s, size_t end)
+{
+    return s + 1 < end && plan->steps[s + 1].joins;
+}
+
+/* Steps [s, end): one, or two of which the second joins the first. */
+static void phase_by_step(struct rp_run *run, size_t s, size_t end, size_t rows, size_t workers)
 {
     const struct rp_step *step = &run->plan->steps[s];
     const size_t wanted = workers > 1 ? workers * TASKS_PER_WORKER : 1;
     if (!rp_op_multiplies(step->op)) {
-        add_phase(run, s, s + 1, rows, at_least_one(ceil_div(rows, wanted)));
+        add_phase(run, s, end, rows, at_least_one(ceil_div(rows, wanted)));
         return;
     }
     const size_t task_rows = rows < STEP_ROWS ? at_least_one(rows) : STEP_ROWS;
@@ -92,8 +99,10 @@ static void phase_segment(struct rp_run *run, const struct rp_segment *seg, size
         add_phase(run, seg->first, seg->end, rows, at_least_one(rows));
         return;
     }
-    for (size_t s = seg->first; s < seg->end; s++)
-        phase_by_step(run, s, rows, workers);
+    for (size_t s = seg->first, next; s < seg->end; s = next) {
+        next = joined(run->plan, s, seg->end) && !any_wanted(run, s, s + 2) ? s + 2 : s + 1;
+        phase_by_step(run, s, next, rows, workers);
+    }
 }
 
 static void phase_tasks(struct rp_run *run, size_t s)
@@ -155,6 +164,16 @@ static inline bool stopping(struct rp_run *run, size_t p, size_t step)
     return true;
 }
 
+/* Step s and the one that joins it.  The time of both counts for the first. */
+static void run_joined(struct rp_run *run, const struct rp_frame *frame, size_t s, size_t r0,
+                       size_t r1)
+{
+    const struct rp_step *step = &run->plan->steps[s];
+    rp_step_rows_joined(step, frame, r0, r1);
+    for (size_t i = 0; run->profile && i < 2; i++)
+        rp_profile_rows(run->profile, frame->worker, s + i, step + i, r1 - r0, 1);
+}
+
 /* A task of rows: all steps of the phase, one after the other. */
 static void run_rows(struct rp_run *run, size_t phase_index, struct rp_frame *frame, size_t t)
 {
@@ -167,6 +186,10 @@ static void run_rows(struct rp_run *run, size_t phase_index, struct rp_frame *fr
     const size_t r1 = r0 + phase->rows < rows ? r0 + phase->rows : rows;
     frame->chunk_row0 = r0;
     for (size_t s = phase->first; s < phase->end && !stopping(run, phase_index, s); s++) {
+        if (joined(plan, s, phase->end)) {
+            run_joined(run, frame, s++, r0, r1);
+            continue;
+        }
         const size_t p0 = t % groups * phase->panel_group;
         const size_t all = rp_step_panels(&plan->steps[s]);
         const size_t p1 =

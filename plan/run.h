@@ -63,6 +63,10 @@ struct rp_frame {
 /* plan/steps.c */
 float *rp_frame_row(const struct rp_frame *frame, int32_t slot, size_t row);
 
+/* Rows [r0, r1) of a step and of the one after it, which joins it. */
+void rp_step_rows_joined(const struct rp_step *step, const struct rp_frame *frame, size_t r0,
+                         size_t r1);
+
 /* Rows [r0, r1) of a step that works by row; products only columns of panels [p0, p1). */
 void rp_step_rows(const struct rp_step *step, const struct rp_frame *frame, size_t r0, size_t r1,
                   size_t p0, size_t p1);

@@ -110,6 +110,18 @@ void rp_step_rows(const struct rp_step *step, const struct rp_frame *f, size_t r
     }
 }
 
+void rp_step_rows_joined(const struct rp_step *step, const struct rp_frame *f, size_t r0, size_t r1)
+{
+    const struct rp_step *norm = step, *rounded = step + 1;
+    const bool keep = f->run->plan->slots[norm->out].last >
+                      f->run->plan->slots[rounded->out].first; /* a later step reads it too */
+    assert(norm->op == RP_OP_LAYER_NORM && rounded->op == RP_OP_QUANTIZE);
+    f->run->plan->ops->layer_norm_quantize(
+        rp_frame_row(f, norm->in[0], r0), norm->width, norm->p.norm.w, norm->p.norm.b,
+        norm->p.norm.eps, norm->width, rp_frame_row(f, norm->out, r0), norm->width, keep,
+        rounded->p.quantize.factors, (uint8_t *)rp_frame_row(f, rounded->out, r0), r1 - r0);
+}
+
 static void attention(const struct rp_step *step, const struct rp_frame *f, size_t t)
 {
     const struct rp_run *run = f->run;

@@ -174,6 +174,133 @@ static void same_bits_in_any_batch(void **state)
     toy_free(&toy);
 }
 
+/* Random shapes, norms before and after, so that a norm's rows are read by its own rounding alone
+ * or by others too; few rows and many, on one thread and on several. */
+static void random_models_agree_in_all_modes(void **state)
+{
+    (void)state;
+    uint64_t seed = 1357;
+    print_message("seed %llu\n", (unsigned long long)seed);
+    rp_pool *pool = toy_pool(3);
+    for (int round = 0; round < 12; round++) {
+        struct toy_options o;
+        struct toy toy;
+        struct toy_batch b;
+        size_t lengths[12];
+        toy_options_init(&o);
+        o.seed = toy_random(&seed);
+        o.layers = 1 + toy_random(&seed) % 2;
+        o.heads = 1 + toy_random(&seed) % 3;
+        o.head_dim = 1 + toy_random(&seed) % 40;
+        o.intermediate = 1 + toy_random(&seed) % 90;
+        o.pre_norm = round % 2;
+        toy_make(&toy, &o);
+        quantize(&toy, NULL);
+        const size_t n = 1 + toy_random(&seed) % 12;
+        for (size_t i = 0; i < n; i++)
+            lengths[i] = toy_random(&seed) % (round % 3 ? 60 : 5);
+        toy_batch_make(&b, lengths, n, toy.vocabulary, 3);
+        rp_session *plain = make_session(&toy, NULL, RP_ISA_SCALAR, true);
+        run_ok(plain, &b.batch);
+        const uint64_t want = toy_hash_outputs(plain);
+        rp_session_destroy(plain);
+        for (int variant = 0; variant < 4; variant++) {
+            rp_session *s =
+                make_session(&toy, variant & 1 ? pool : NULL, RP_ISA_DEFAULT, variant & 2);
+            run_ok(s, &b.batch);
+            assert_int_equal(toy_hash_outputs(s), want);
+            rp_session_destroy(s);
+        }
+        toy_batch_free(&b);
+        toy_free(&toy);
+    }
+    rp_pool_destroy(pool);
+}
+
+/* ---- steps that run as one, for whoever looks ---------------------------------------------------
+ */
+
+/* What an observer saw of the steps whose names end in `suffix`. */
+struct looking {
+    const char *suffix;
+    size_t seen;
+    uint64_t hash;
+};
+
+static bool want_suffix(void *context, const rp_step_info *step)
+{
+    const struct looking *l = context;
+    const size_t n = strlen(step->name), m = strlen(l->suffix);
+    return n >= m && strcmp(step->name + n - m, l->suffix) == 0;
+}
+
+static rp_status look(void *context, const rp_step_info *step, const rp_view *view)
+{
+    struct looking *l = context;
+    (void)step;
+    l->seen++;
+    const unsigned char *bytes = (const unsigned char *)view->data;
+    for (size_t i = 0; i < view->rows * view->width * sizeof(float); i++)
+        l->hash = (l->hash ^ bytes[i]) * UINT64_C(1099511628211);
+    return RP_OK;
+}
+
+/* Norms and the rounding of their rows: one alone, the other alone, both and neither are seen as
+ * they are without fusion, and the outputs stay. */
+static void joined_steps_are_shown_apart(void **state)
+{
+    (void)state;
+    static const char *const suffixes[] = {"norm", ".q8", "", "core"};
+    struct toy toy;
+    make_toy(&toy);
+    quantize(&toy, NULL);
+    rp_pool *pool = toy_pool(2);
+    for (size_t i = 0; i < COUNT(suffixes); i++) {
+        struct looking seen[2];
+        for (int no_fuse = 0; no_fuse < 2; no_fuse++) {
+            seen[no_fuse] = (struct looking){.suffix = suffixes[i], .hash = 1};
+            const rp_observer observer = {.struct_size = sizeof observer,
+                                          .want = want_suffix,
+                                          .show = look,
+                                          .context = &seen[no_fuse]};
+            rp_session *s = make_session(&toy, pool, RP_ISA_DEFAULT, no_fuse);
+            rp_session_observe(s, &observer);
+            run_ok(s, &batch.batch);
+            assert_int_equal(toy_hash_outputs(s), golden);
+            rp_session_destroy(s);
+        }
+        if (*suffixes[i]) { /* products have other steps after them without fusion */
+            assert_int_equal(seen[0].seen, seen[1].seen);
+            assert_int_equal(seen[0].hash, seen[1].hash);
+        }
+        assert_true(seen[0].seen > 0);
+    }
+    rp_pool_destroy(pool);
+    toy_free(&toy);
+}
+
+/* Each norm that is followed by its rounding says so, and none does without fusion. */
+static void joined_steps_show_in_the_plan(void **state)
+{
+    (void)state;
+    struct toy toy;
+    make_toy(&toy);
+    quantize(&toy, NULL);
+    for (int no_fuse = 0; no_fuse < 2; no_fuse++) {
+        static char text[1 << 16];
+        rp_session *s = make_session(&toy, NULL, RP_ISA_DEFAULT, no_fuse);
+        const rp_plan *plan;
+        size_t found = 0;
+        assert_int_equal(rp_session_plan(s, 16, 1, 4, &plan, NULL), RP_OK);
+        assert_true(rp_plan_text(plan, text, sizeof text) < sizeof text);
+        for (const char *p = text; (p = strstr(p, " joined ")) != NULL; p++)
+            found++;
+        assert_int_equal(found, no_fuse ? 0 : 4); /* before qkv and up, in each of two layers */
+        rp_session_destroy(s);
+    }
+    toy_free(&toy);
+}
+
 /* ---- close to FP32 ------------------------------------------------------------------------------
  */
 
@@ -404,6 +531,9 @@ int main(void)
         cmocka_unit_test(same_bits_on_every_machine),
         cmocka_unit_test(same_bits_for_threads_modes_and_fusion),
         cmocka_unit_test(same_bits_in_any_batch),
+        cmocka_unit_test(random_models_agree_in_all_modes),
+        cmocka_unit_test(joined_steps_are_shown_apart),
+        cmocka_unit_test(joined_steps_show_in_the_plan),
         cmocka_unit_test(close_to_fp32),
         cmocka_unit_test(heads_and_kept_products_stay),
         cmocka_unit_test(fp32_forms_are_freed),

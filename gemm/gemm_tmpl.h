@@ -259,6 +259,7 @@ struct strip {
     size_t ldc;
     const float *residual;
     size_t ld_residual;
+    bool multiply;
     size_t n_rows, n_cols;
 };
 
@@ -268,7 +269,7 @@ static inline __attribute__((always_inline)) void finish_strip(const struct stri
     for (size_t i = 0; i < s->n_rows; i++) {
         v16 x = v_activate(activation, v_load(s->from + i * s->ld_from));
         v_store_result(s->c + i * s->ldc, x, s->residual ? s->residual + i * s->ld_residual : NULL,
-                       s->n_cols);
+                       s->multiply, s->n_cols);
     }
 }
 
@@ -295,6 +296,7 @@ static void finish_tile(const struct rp_gemm_args *g, size_t i, size_t h, size_t
             .ldc = g->ldc,
             .residual = g->residual ? g->residual + i * g->ld_residual + col : NULL,
             .ld_residual = g->ld_residual,
+            .multiply = g->multiply,
             .n_rows = h,
             .n_cols = g->n - col < NR ? g->n - col : NR,
         };

@@ -25,6 +25,7 @@ struct strip {
     size_t ldc;
     const float *residual;
     size_t ld_residual;
+    bool multiply;
     size_t n_rows, n_cols;
 };
 
@@ -42,7 +43,7 @@ static inline __attribute__((always_inline)) void finish_strip(const struct stri
         const v16 both = v_mul(v_set1(row.scale), scale);
         v16 x = v_activate(activation, s->bias ? v_fma(acc, both, bias) : v_mul(acc, both));
         v_store_result(s->c + i * s->ldc, x, s->residual ? s->residual + i * s->ld_residual : NULL,
-                       s->n_cols);
+                       s->multiply, s->n_cols);
     }
 }
 
@@ -76,6 +77,7 @@ static void finish_tile(const struct rp_qgemm_args *g, size_t i, size_t h, size_
             .ldc = g->ldc,
             .residual = g->residual ? g->residual + i * g->ld_residual + col : NULL,
             .ld_residual = g->ld_residual,
+            .multiply = g->multiply,
             .n_rows = h,
             .n_cols = g->n - col < RP_QGEMM_NR ? g->n - col : RP_QGEMM_NR,
         };

@@ -31,6 +31,21 @@ static void find_live_ranges(rp_plan *plan)
             plan->slots[i].last = plan->n_steps; /* past the last step: nothing follows it */
 }
 
+/* Whether step s can run together with the one before it, by what the two are. */
+static bool can_join(const rp_plan *plan, size_t s)
+{
+    const struct rp_step *step = &plan->steps[s], *before = step - 1;
+    if (step->n_in == 0 || step->in[0] != before->out)
+        return false;
+    return step->op == RP_OP_QUANTIZE && before->op == RP_OP_LAYER_NORM;
+}
+
+static void find_joins(rp_plan *plan)
+{
+    for (size_t s = 1; s < plan->n_steps; s++)
+        plan->steps[s].joins = !plan->steps[s - 1].joins && can_join(plan, s);
+}
+
 static void find_segments(rp_plan *plan)
 {
     struct rp_segment *seg = NULL;
@@ -185,11 +200,13 @@ static rp_status size_scratch(rp_plan *plan, uint64_t chunk_bytes, rp_error *err
     return RP_OK;
 }
 
-rp_status rp_plan_arrange(rp_plan *plan, rp_error *err)
+rp_status rp_plan_arrange(rp_plan *plan, bool no_fuse, rp_error *err)
 {
     uint64_t by_step, by_chunk, chunk;
     size_t most_rows = 0;
     find_live_ranges(plan);
+    if (!no_fuse)
+        find_joins(plan);
     find_segments(plan);
     find_chunk_slots(plan);
     for (size_t i = 0; i < plan->n_segments; i++) {

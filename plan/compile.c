@@ -131,7 +131,7 @@ static rp_status lower_graph(struct rp_lowering *l, rp_error *err)
             RP_TRY(rp_op_lower(l, i, err));
     }
     lower_outputs(l);
-    return rp_plan_arrange(l->plan, err);
+    return rp_plan_arrange(l->plan, l->no_fuse, err);
 }
 
 static rp_status check_bucket(const rp_bucket *b, rp_error *err)

@@ -381,7 +381,7 @@ static void lower_add_step(struct rp_lowering *l, size_t i, const char *suffix, 
 }
 
 /* The rows of a GEMM's first operand for an INT8 product, as a step of their own: rounded once,
- * whoever then multiplies which columns.  A norm just before it rounds them as it makes them. */
+ * whoever then multiplies which columns. */
 static int32_t lower_quantize(struct rp_lowering *l, size_t i, const struct rp_weight_entry *w)
 {
     const size_t k = input(l, i, 0).width;
@@ -390,8 +390,6 @@ static int32_t lower_quantize(struct rp_lowering *l, size_t i, const struct rp_w
     add_input(l, step, slot_of_input(l, i, 0));
     step->p.quantize.k = k;
     step->p.quantize.factors = w->smooth ? w->smooth + k : NULL;
-    step->joins = !l->no_fuse && l->plan->n_steps > 1 && step[-1].op == RP_OP_LAYER_NORM &&
-                  step[-1].out == step->in[0];
     step->flops_per_row = 4 * k;
     return step->out;
 }

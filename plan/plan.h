@@ -178,8 +178,9 @@ static inline bool rp_op_multiplies(enum rp_op op)
     return op == RP_OP_GEMM || op == RP_OP_QGEMM;
 }
 
-/* plan/arrange.c: live ranges, segments, both layouts, arena and scratch sizes. */
-RP_CHECKED rp_status rp_plan_arrange(rp_plan *plan, rp_error *err);
+/* plan/arrange.c: live ranges, steps that join others, segments, both layouts, arena and scratch
+ * sizes. */
+RP_CHECKED rp_status rp_plan_arrange(rp_plan *plan, bool no_fuse, rp_error *err);
 
 /* What arranging takes while it lasts. */
 size_t rp_plan_arrange_bytes(const rp_plan *plan);

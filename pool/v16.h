@@ -30,6 +30,8 @@
  *                v_store_u8(p, a, b, c, d): 64 bytes, each lane rounded to the nearest integer (to
  *                even) and kept within 0..255; NaN gives 0; magnitudes < 2^31
  *
+ *   order        v_swap_pairs(v): lanes 2i and 2i+1 change places
+ *
  *   across       v_sum(v): t[j] = v[j] + v[j+8], then +4, +2, +1;  v_hmax(v): the same with v_max
  *
  * The loops that reduce a row keep lane i mod 16 in lane i: the tail is loaded with v_load_n, whose

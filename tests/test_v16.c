@@ -98,6 +98,8 @@ static void meaning(void **state)
         operation(v, "store_u8_0")->run(e, c, e, e, y);
         for (int l = 0; l < 16; l++)
             assert_true(y[l] >= 256 * rounded[l] && y[l] < 256 * rounded[l] + 256);
+        operation(v, "swap_pairs")->run(b, b, b, b, y);
+        assert_true(y[0] == 1 && isnan(y[1]) && y[4] == 2 && y[5] == b[4] && y[14] == 0);
     }
 }
 

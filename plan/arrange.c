@@ -31,21 +31,6 @@ static void find_live_ranges(rp_plan *plan)
             plan->slots[i].last = plan->n_steps; /* past the last step: nothing follows it */
 }
 
-/* Whether step s can run together with the one before it, by what the two are. */
-static bool can_join(const rp_plan *plan, size_t s)
-{
-    const struct rp_step *step = &plan->steps[s], *before = step - 1;
-    if (step->n_in == 0 || step->in[0] != before->out)
-        return false;
-    return step->op == RP_OP_QUANTIZE && before->op == RP_OP_LAYER_NORM;
-}
-
-static void find_joins(rp_plan *plan)
-{
-    for (size_t s = 1; s < plan->n_steps; s++)
-        plan->steps[s].joins = !plan->steps[s - 1].joins && can_join(plan, s);
-}
-
 static void find_segments(rp_plan *plan)
 {
     struct rp_segment *seg = NULL;
@@ -111,7 +96,8 @@ static rp_status fill_records(const rp_plan *plan, enum rp_mode mode, bool chunk
 {
     for (size_t i = 0; i < plan->n_slots; i++) {
         const struct rp_slot *slot = &plan->slots[i];
-        const bool here = mode == RP_BY_STEP || slot->in_chunk == chunk_space;
+        const bool here = mode == RP_BY_STEP ||
+                          (slot->in_chunk == chunk_space && !rp_slot_is_passed_by(plan, slot));
         const size_t rows = chunk_space ? chunk_rows : rp_bucket_rows(&plan->bucket, slot->rows);
         size_t elements, bytes;
         if (!rp_mul_ok(rows, slot->width, &elements) || !rp_mul_ok(elements, 4, &bytes) ||
@@ -169,7 +155,10 @@ static size_t rows_that_fit(const rp_plan *plan, const struct rp_segment *seg)
 {
     size_t widest = 0;
     for (size_t s = seg->first; s < seg->end; s++) {
-        size_t width = plan->slots[plan->steps[s].out].width;
+        const struct rp_slot *out = &plan->slots[plan->steps[s].out];
+        if (rp_slot_is_passed_by(plan, out))
+            out = &plan->slots[plan->steps[s + 1].out];
+        size_t width = out->width;
         for (size_t k = 0; k < plan->steps[s].n_in; k++)
             width += plan->slots[plan->steps[s].in[k]].width;
         widest = width > widest ? width : widest;
@@ -206,7 +195,7 @@ rp_status rp_plan_arrange(rp_plan *plan, bool no_fuse, rp_error *err)
     size_t most_rows = 0;
     find_live_ranges(plan);
     if (!no_fuse)
-        find_joins(plan);
+        rp_plan_find_joins(plan);
     find_segments(plan);
     find_chunk_slots(plan);
     for (size_t i = 0; i < plan->n_segments; i++) {

@@ -71,11 +71,12 @@ static void phase_by_step(struct rp_run *run, size_t s, size_t end, size_t rows,
         return;
     }
     const size_t task_rows = rows < STEP_ROWS ? at_least_one(rows) : STEP_ROWS;
-    const size_t panels = rp_step_panels(step);
+    const size_t panels = rp_step_panels(&run->plan->steps[end - 1]);
+    const size_t unit = end - s > 1 ? rp_join_unit(&step[1]) : 1;
     const size_t groups = ceil_div(wanted, at_least_one(ceil_div(rows, task_rows)));
-    add_phase(run, s, s + 1, rows, task_rows);
+    add_phase(run, s, end, rows, task_rows);
     struct rp_phase *phase = &run->phases[run->n_phases - 1];
-    phase->panel_group = at_least_one(panels / groups);
+    phase->panel_group = at_least_one(panels / groups / unit) * unit;
     phase->n_tasks *= ceil_div(panels, phase->panel_group);
 }
 
@@ -164,14 +165,22 @@ static inline bool stopping(struct rp_run *run, size_t p, size_t step)
     return true;
 }
 
-/* Step s and the one that joins it.  The time of both counts for the first. */
-static void run_joined(struct rp_run *run, const struct rp_frame *frame, size_t s, size_t r0,
-                       size_t r1)
+/* Columns of panels [p0, p1) of a step, or of two of which the second joins the first. */
+static void run_panels(struct rp_run *run, struct rp_frame *frame, size_t s, bool two, size_t r0,
+                       size_t r1, size_t p0, size_t p1)
 {
     const struct rp_step *step = &run->plan->steps[s];
-    rp_step_rows_joined(step, frame, r0, r1);
-    for (size_t i = 0; run->profile && i < 2; i++)
-        rp_profile_rows(run->profile, frame->worker, s + i, step + i, r1 - r0, 1);
+    if (two)
+        rp_step_rows_joined(step, frame, r0, r1, p0, p1);
+    else
+        rp_step_rows(step, frame, r0, r1, p0, p1);
+    if (!run->profile)
+        return;
+    const size_t all = rp_step_panels(&step[two]);
+    const double share = all ? (double)(p1 - p0) / (double)all : 1;
+    rp_profile_rows(run->profile, frame->worker, s, step, r1 - r0, share);
+    if (two) /* the time of both counts for the first */
+        rp_profile_rows(run->profile, frame->worker, s + 1, step + 1, r1 - r0, share);
 }
 
 /* A task of rows: all steps of the phase, one after the other. */
@@ -180,24 +189,19 @@ static void run_rows(struct rp_run *run, size_t phase_index, struct rp_frame *fr
     const struct rp_phase *phase = &run->phases[phase_index];
     const rp_plan *plan = run->plan;
     const size_t rows = rp_bucket_rows(&run->live, plan->steps[phase->first].rows);
-    const size_t panels = rp_step_panels(&plan->steps[phase->first]);
+    const size_t panels = rp_step_panels(&plan->steps[phase->end - 1]);
     const size_t groups = phase->panel_group ? ceil_div(panels, phase->panel_group) : 1;
     const size_t r0 = t / groups * phase->rows;
     const size_t r1 = r0 + phase->rows < rows ? r0 + phase->rows : rows;
     frame->chunk_row0 = r0;
     for (size_t s = phase->first; s < phase->end && !stopping(run, phase_index, s); s++) {
-        if (joined(plan, s, phase->end)) {
-            run_joined(run, frame, s++, r0, r1);
-            continue;
-        }
+        const bool two = joined(plan, s, phase->end);
         const size_t p0 = t % groups * phase->panel_group;
-        const size_t all = rp_step_panels(&plan->steps[s]);
+        const size_t all = rp_step_panels(&plan->steps[s + two]);
         const size_t p1 =
             phase->panel_group && p0 + phase->panel_group < all ? p0 + phase->panel_group : all;
-        rp_step_rows(&plan->steps[s], frame, r0, r1, p0, p1);
-        if (run->profile)
-            rp_profile_rows(run->profile, frame->worker, s, &plan->steps[s], r1 - r0,
-                            all ? (double)(p1 - p0) / (double)all : 1);
+        run_panels(run, frame, s, two, r0, r1, p0, p1);
+        s += two;
     }
 }
 

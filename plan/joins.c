@@ -13,11 +13,14 @@
  */
 #include "plan/run.h"
 
+#include "pool/split.h"
+
 #include <assert.h>
 
-/* Panels that a product makes before the step that joins it has its turn: many enough that starting
- * the product anew is nothing beside them, and their columns stay in the caches. */
+/* Panels that a product makes before the step that joins it has its turn: so many that starting the
+ * product anew is nothing beside them, so few that their columns (64 KiB) stay in the caches. */
 #define PANELS_AT_ONCE 8
+#define LINES_AT_ONCE  1024 /* rows x panels; of few rows, more panels */
 
 /* ---- which ------------------------------------------------------------------------------------
  */
@@ -118,11 +121,12 @@ void rp_step_rows_joined(const struct rp_step *step, const struct rp_frame *f, s
         norm_and_quantize(step, f, r0, r1);
         return;
     }
-    const size_t unit = rp_join_unit(&step[1]);
-    const size_t group = unit < PANELS_AT_ONCE ? PANELS_AT_ONCE / unit * unit : unit;
-    assert(p0 % unit == 0 && (op == RP_OP_GLU || op == RP_OP_ROPE));
-    for (size_t p = p0, end; p < p1; p = end) {
-        end = p + group < p1 ? p + group : p1;
+    const size_t unit = rp_join_unit(&step[1]), fit = LINES_AT_ONCE / (r1 - r0 + 1);
+    const size_t most = (fit > PANELS_AT_ONCE ? fit : PANELS_AT_ONCE) / unit;
+    const struct rp_split groups = rp_split((p1 - p0) / unit, most ? most : 1);
+    assert(p0 % unit == 0 && p1 % unit == 0 && (op == RP_OP_GLU || op == RP_OP_ROPE));
+    for (size_t part = 0, p = p0, end; part < groups.n_parts; part++, p = end) {
+        end = p + rp_split_part(&groups, part) * unit;
         if (op == RP_OP_GLU)
             multiply_and_gate(step, f, r0, r1, p, end);
         else

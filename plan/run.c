@@ -61,6 +61,16 @@ static bool joined(const rp_plan *plan, size_t s, size_t end)
     return s + 1 < end && plan->steps[s + 1].joins;
 }
 
+/* Units of a task: as many as make about so many groups, and fewer where those could not be shared
+ * out evenly. */
+static size_t group_of_units(size_t units, size_t groups, size_t workers)
+{
+    size_t group = at_least_one(units / groups);
+    while (group > 1 && ceil_div(units, group) % workers != 0)
+        group--;
+    return group;
+}
+
 /* Steps [s, end): one, or two of which the second joins the first. */
 static void phase_by_step(struct rp_run *run, size_t s, size_t end, size_t rows, size_t workers)
 {
@@ -76,7 +86,9 @@ static void phase_by_step(struct rp_run *run, size_t s, size_t end, size_t rows,
     const size_t groups = ceil_div(wanted, at_least_one(ceil_div(rows, task_rows)));
     add_phase(run, s, end, rows, task_rows);
     struct rp_phase *phase = &run->phases[run->n_phases - 1];
-    phase->panel_group = at_least_one(panels / groups / unit) * unit;
+    phase->panel_group = at_least_one(panels / groups);
+    if (unit > 1)
+        phase->panel_group = group_of_units(panels / unit, groups, workers) * unit;
     phase->n_tasks *= ceil_div(panels, phase->panel_group);
 }
 

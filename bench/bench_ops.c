@@ -6,6 +6,7 @@
  * between two GEMMs; bench_ops 20000 768 measures memory.
  */
 #include "ops/ops.h"
+#include "qgemm/qgemm.h"
 
 #include <rankplan/machine.h>
 
@@ -18,6 +19,7 @@ struct data {
     size_t rows, width;
     float *x, *y, *w;
     uint16_t *halves;
+    uint8_t *q;
     int32_t *index;
 };
 
@@ -38,6 +40,17 @@ ACTIVATION(relu, RP_ACT_RELU)
 static void run_layer_norm(const struct rp_ops *ops, const struct data *d)
 {
     ops->layer_norm(d->x, d->width, d->w, d->w, 1e-12f, d->width, d->y, d->width, d->rows);
+}
+
+static void run_quantize(const struct rp_ops *ops, const struct data *d)
+{
+    ops->quantize(d->x, d->width, d->w, d->width, d->q, d->rows);
+}
+
+static void run_norm_quantize(const struct rp_ops *ops, const struct data *d)
+{
+    ops->layer_norm_quantize(d->x, d->width, d->w, d->w, 1e-12f, d->width, d->y, d->width, true,
+                             d->w, d->q, d->rows);
 }
 
 static void run_l2_norm(const struct rp_ops *ops, const struct data *d)
@@ -98,6 +111,8 @@ static const struct bench {
     {"sigmoid", run_sigmoid, 8},
     {"relu", run_relu, 8},
     {"layer_norm", run_layer_norm, 8},
+    {"quantize", run_quantize, 5},
+    {"norm + quantize", run_norm_quantize, 9},
     {"l2_norm", run_l2_norm, 8},
     {"add", run_add, 12},
     {"pool mean", run_pool_mean, 4},
@@ -140,8 +155,9 @@ static int fill(struct data *d)
     d->y = calloc(n, sizeof *d->y);
     d->w = malloc(d->width * sizeof *d->w);
     d->halves = malloc(n * sizeof *d->halves);
+    d->q = malloc(d->rows * rp_qgemm_row_bytes(d->width));
     d->index = malloc(2 * d->rows * sizeof *d->index);
-    if (!d->x || !d->y || !d->w || !d->halves || !d->index)
+    if (!d->x || !d->y || !d->w || !d->halves || !d->q || !d->index)
         return 0;
     uint32_t random = 1;
     for (size_t i = 0; i < n; i++) {
@@ -174,7 +190,7 @@ int main(int argc, char **argv)
             continue;
         for (size_t i = 0; i < sizeof benches / sizeof *benches; i++) {
             double s = measure(all[t], &benches[i], &d), elements = (double)(d.rows * d.width);
-            printf("%-7s %-14s %8.3f ns/element %8.2f GB/s\n", all[t]->name, benches[i].name,
+            printf("%-7s %-15s %8.3f ns/element %8.2f GB/s\n", all[t]->name, benches[i].name,
                    1e9 * s / elements, 1e-9 * elements * benches[i].bytes / s);
         }
     }
@@ -182,6 +198,7 @@ int main(int argc, char **argv)
     free(d.y);
     free(d.w);
     free(d.halves);
+    free(d.q);
     free(d.index);
     return 0;
 }

@@ -70,7 +70,8 @@ const struct cli_command cli_commands[] = {
      "Prints the steps that MODEL becomes for batches of up to T tokens in S sequences (with M "
      "markers).\n\n"
      "  --bucket T,S[,M]  the bucket\n"
-     "  --no-fuse         every activation and residual as a step of its own\n\n"
+     "  --no-fuse         every activation and residual as a step of its own, no two steps "
+     "together\n\n"
      "  rankplan plan MODEL --bucket 128,1\n",
      CLI_TAKES_MODEL, cli_plan},
     {"check", "MODEL [--cases FILE]", "compare with reference outputs", "cases tol no-fuse ",

@@ -1,7 +1,8 @@
 /* FP32 products with packed weights: C[m, n] = epilogue(A[m, k] W[n, k]^T).
  *
  * The contract (docs/numerics.md): each output is one chain acc = fma(a[i], w[i], acc) over
- * ascending i from acc = +0, then + bias (if any), then the activation, then + residual (if any).
+ * ascending i from acc = +0, then + bias (if any), then the activation, then + residual (if any;
+ * or times it).
  * Tile shapes, blocking of k (acc is stored and reloaded whole) and threads change no bit.
  *
  * W is packed into panels of RP_GEMM_NR = 16 output columns, the same layout for every ISA:
@@ -35,6 +36,7 @@ struct rp_gemm_args {
     rp_activation activation;
     const float *residual; /* or NULL */
     size_t ld_residual;
+    _Bool multiply; /* by the residual, instead of adding it: how a gate ends */
 };
 
 /* Rows [m0, m1) x panels [p0, p1) of C.  Any split over rows and panels gives the same bits. */

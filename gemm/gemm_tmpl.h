@@ -259,6 +259,7 @@ struct strip {
     size_t ldc;
     const float *residual;
     size_t ld_residual;
+    bool multiply;
     size_t n_rows, n_cols;
 };
 
@@ -272,7 +273,8 @@ finish_rows(const struct strip *s, const rp_activation activation, size_t i, con
     v_activate_each(activation, x, count);
     V_EACH (j, count)
         v_store_result(s->c + (i + j) * s->ldc, x[j],
-                       s->residual ? s->residual + (i + j) * s->ld_residual : NULL, s->n_cols);
+                       s->residual ? s->residual + (i + j) * s->ld_residual : NULL, s->multiply,
+                       s->n_cols);
 }
 
 static inline __attribute__((always_inline)) void finish_strip(const struct strip *strip,
@@ -309,6 +311,7 @@ static void finish_tile(const struct rp_gemm_args *g, size_t i, size_t h, size_t
             .ldc = g->ldc,
             .residual = g->residual ? g->residual + i * g->ld_residual + col : NULL,
             .ld_residual = g->ld_residual,
+            .multiply = g->multiply,
             .n_rows = h,
             .n_cols = g->n - col < NR ? g->n - col : NR,
         };

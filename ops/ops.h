@@ -82,6 +82,13 @@ struct rp_ops {
     void (*quantize)(const float *x, size_t ldx, const float *factors, size_t width, uint8_t *q,
                      size_t rows);
 
+    /* layer_norm and then quantize of its result, row by row.  y and x are apart.  Without
+     * keep, for a y that nobody else reads, rows of y take each other's place while they are in the
+     * first-level cache, and what is left in y is of no use. */
+    void (*layer_norm_quantize)(const float *x, size_t ldx, const float *w, const float *b,
+                                float eps, size_t width, float *y, size_t ldy, _Bool keep,
+                                const float *factors, uint8_t *q, size_t rows);
+
     /* f16/bf16/f32 to f32, exact; for weights while they are packed. */
     void (*widen)(rp_dtype dtype, const void *x, float *y, size_t n);
 };

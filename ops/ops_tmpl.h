@@ -82,49 +82,128 @@ static void embed(const struct rp_ops_table *tables, size_t n_tables, size_t wid
 /* ---- norms ------------------------------------------------------------------------------------
  */
 
-/* One row: the sum, the sum of squared distances from the mean, the result; after the first pass
- * the row lies in the first-level cache. */
-static void layer_norm_row(const float *x, const float *w, const float *b, float eps, size_t width,
-                           float *y)
+/* Columns [c, c + n) of a row: n is 16 or what is left. */
+RP_V16_FN v16 load(const float *p, size_t n)
 {
-    size_t whole = width & ~(size_t)15, rest = width & 15;
-    v16 sum = v_zero();
-    for (size_t c = 0; c < whole; c += 16)
-        sum = v_add(sum, v_load(x + c));
-    if (rest)
-        sum = v_add(sum, v_load_n(x + whole, rest));
-    v16 mean = v_set1(v_sum(sum) / (float)width);
+    return n == 16 ? v_load(p) : v_load_n(p, n);
+}
 
-    v16 squares = v_zero();
-    for (size_t c = 0; c < whole; c += 16) {
-        v16 d = v_sub(v_load(x + c), mean);
-        squares = v_fma(d, d, squares);
-    }
-    if (rest) { /* the lanes past the row must give 0 - 0 and not 0 - mean */
-        float means[16];
-        v_store(means, mean);
-        v16 d = v_sub(v_load_n(x + whole, rest), v_load_n(means, rest));
-        squares = v_fma(d, d, squares);
-    }
-    float variance = v_sum(squares) / (float)width;
-    v16 scale = v_set1(1.0f / sqrtf(variance + eps));
+RP_V16_FN void store(float *p, v16 v, size_t n)
+{
+    if (n == 16)
+        v_store(p, v);
+    else
+        v_store_n(p, v, n);
+}
 
-    for (size_t c = 0; c < whole; c += 16) {
-        v16 v = v_mul(v_sub(v_load(x + c), mean), scale);
-        v_store(y + c, b ? v_fma(v, v_load(w + c), v_load(b + c)) : v_mul(v, v_load(w + c)));
+/* v with zeros from lane n on. */
+RP_V16_FN v16 first_lanes(v16 v, size_t n)
+{
+    float lanes[16];
+    if (n == 16)
+        return v;
+    v_store(lanes, v);
+    return v_load_n(lanes, n);
+}
+
+/* What a layer norm does to every row. */
+struct norm {
+    const float *w, *b; /* b NULL: none */
+    float eps;
+    size_t width;
+};
+
+struct moments {
+    float mean, scale; /* 1 / sqrt(variance + eps) */
+};
+
+/* The sum of a row is one chain of additions a lane, and so are its squares: the chains of several
+ * rows side by side hide their latency. */
+#define NORM_ROWS   4
+#define EACH_ROW(X) X(0) X(1) X(2) X(3)
+#define ROW_CLEAR(i)                                                                               \
+    if (i < n)                                                                                     \
+        sum[i] = v_zero();
+#define ROW_SUM(i)                                                                                 \
+    if (i < n)                                                                                     \
+        sum[i] = v_add(sum[i], load(x + i * ldx + c, some));
+#define ROW_MEAN(i)                                                                                \
+    if (i < n) {                                                                                   \
+        m[i].mean = v_sum(sum[i]) / (float)g->width;                                               \
+        mean[i] = v_set1(m[i].mean);                                                               \
     }
-    if (rest) {
-        v16 v = v_mul(v_sub(v_load_n(x + whole, rest), mean), scale);
-        v16 wv = v_load_n(w + whole, rest);
-        v_store_n(y + whole, b ? v_fma(v, wv, v_load_n(b + whole, rest)) : v_mul(v, wv), rest);
+#define ROW_SQUARE(i)                                                                              \
+    if (i < n) {                                                                                   \
+        const v16 d = v_sub(load(x + i * ldx + c, some), first_lanes(mean[i], some));              \
+        sum[i] = v_fma(d, d, sum[i]);                                                              \
     }
+#define ROW_MOMENTS(i)                                                                             \
+    if (i < n) {                                                                                   \
+        const float variance = v_sum(sum[i]) / (float)g->width;                                    \
+        m[i].scale = 1.0f / sqrtf(variance + g->eps);                                              \
+    }
+/* statement for each sixteen columns of a row. */
+#define EACH_COLUMN(statement)                                                                     \
+    {                                                                                              \
+        size_t c = 0;                                                                              \
+        for (; c + 16 <= g->width; c += 16) {                                                      \
+            enum { some = 16 };                                                                    \
+            statement                                                                              \
+        }                                                                                          \
+        if (c < g->width) {                                                                        \
+            const size_t some = g->width - c;                                                      \
+            statement                                                                              \
+        }                                                                                          \
+    }
+
+RP_V16_FN void moments_of(const struct norm *g, const float *x, size_t ldx, const unsigned n,
+                          struct moments *m)
+{
+    v16 sum[NORM_ROWS], mean[NORM_ROWS];
+    EACH_ROW(ROW_CLEAR)
+    EACH_COLUMN(EACH_ROW(ROW_SUM))
+    EACH_ROW(ROW_MEAN)
+    EACH_ROW(ROW_CLEAR)
+    EACH_COLUMN(EACH_ROW(ROW_SQUARE))
+    EACH_ROW(ROW_MOMENTS)
+}
+
+/* As many rows at once as there are, of up to `rows`; how many those were. */
+static size_t next_moments(const struct norm *g, const float *x, size_t ldx, size_t rows,
+                           struct moments *m)
+{
+    if (rows < NORM_ROWS) {
+        moments_of(g, x, ldx, 1, m);
+        return 1;
+    }
+    moments_of(g, x, ldx, NORM_ROWS, m);
+    return NORM_ROWS;
+}
+
+/* Columns [c, c + n) of the result. */
+RP_V16_FN v16 normed(const struct norm *g, const float *x, struct moments m, size_t c, size_t n)
+{
+    const v16 centred = v_sub(load(x + c, n), v_set1(m.mean));
+    const v16 v = v_mul(centred, v_set1(m.scale)), w = load(g->w + c, n);
+    return g->b ? v_fma(v, w, load(g->b + c, n)) : v_mul(v, w);
+}
+
+/* The row lies in the first-level cache by now. */
+static void norm_row(const struct norm *g, const float *x, struct moments m, float *y)
+{
+    EACH_COLUMN(store(y + c, normed(g, x, m, c, some), some);)
 }
 
 static void layer_norm(const float *x, size_t ldx, const float *w, const float *b, float eps,
                        size_t width, float *y, size_t ldy, size_t rows)
 {
-    for (size_t r = 0; r < rows; r++)
-        layer_norm_row(x + r * ldx, w, b, eps, width, y + r * ldy);
+    const struct norm g = {.w = w, .b = b, .eps = eps, .width = width};
+    struct moments m[NORM_ROWS];
+    for (size_t r = 0, n; r < rows; r += n) {
+        n = next_moments(&g, x + r * ldx, ldx, rows - r, m);
+        for (size_t i = 0; i < n; i++)
+            norm_row(&g, x + (r + i) * ldx, m[i], y + (r + i) * ldy);
+    }
 }
 
 /* The comparison is written so that a NaN stays; a row of zeros is divided by 1 when eps is 0. */
@@ -442,57 +521,157 @@ static void widen(rp_dtype dtype, const void *x, float *y, size_t n)
 /* ---- rows for INT8 products -------------------------------------------------------------------
  */
 
-/* Columns [c, c + n) of a row, smoothed. */
-RP_V16_FN v16 smoothed(const float *x, const float *factors, size_t c, size_t n)
+/* The range of a row's columns, lane by lane. */
+struct range {
+    v16 lo, hi, not_finite;
+};
+
+RP_V16_FN struct range range_of_none(void)
 {
-    const v16 v = n == 16 ? v_load(x + c) : v_load_n(x + c, n);
-    if (!factors)
-        return v;
-    return v_mul(v, n == 16 ? v_load(factors + c) : v_load_n(factors + c, n));
+    return (struct range){v_zero(), v_zero(), v_zero()};
+}
+
+RP_V16_FN void take(struct range *range, v16 y)
+{
+    range->lo = v_min(y, range->lo);
+    range->hi = v_max(y, range->hi);
+    range->not_finite = v_fma(y, v_zero(), range->not_finite); /* NaN from then on */
 }
 
 /* Scale and zero point of a row. */
-static struct rp_qgemm_row_tail row_range(const float *x, const float *factors, size_t width)
+RP_V16_FN struct rp_qgemm_row_tail tail_of(const struct range *range)
 {
-    v16 lo = v_zero(), hi = v_zero(), not_finite = v_zero();
-    for (size_t c = 0; c < width; c += 16) {
-        const v16 y = smoothed(x, factors, c, width - c < 16 ? width - c : 16);
-        lo = v_min(y, lo);
-        hi = v_max(y, hi);
-        not_finite = v_fma(y, v_zero(), not_finite); /* NaN from then on */
-    }
-    const float least = -v_hmax(v_neg(lo));
-    float scale = v_hmax(hi) / 255 - least / 255;
+    const float least = -v_hmax(v_neg(range->lo));
+    float scale = v_hmax(range->hi) / 255 - least / 255;
     scale = scale > 0x1p-126f ? scale : 0x1p-126f;
     const float zero = rintf(-least * (1 / scale));
-    return (struct rp_qgemm_row_tail){.scale = scale + v_sum(not_finite),
+    return (struct rp_qgemm_row_tail){.scale = scale + v_sum(range->not_finite),
                                       .zero = zero < 255 ? (int32_t)zero : 255};
 }
 
-RP_V16_FN void quantize_row(const float *x, const float *factors, size_t width, uint8_t *q)
+/* Columns [c, c + n) of a row, smoothed. */
+RP_V16_FN v16 smoothed(const float *x, const float *factors, size_t c, size_t n)
 {
-    const struct rp_qgemm_row_tail tail = row_range(x, factors, width);
+    const v16 v = load(x + c, n);
+    return factors ? v_mul(v, load(factors + c, n)) : v;
+}
+
+/* The bytes of a row whose range is known, and its tail. */
+RP_V16_FN void round_row(const float *x, const float *factors, size_t width,
+                         struct rp_qgemm_row_tail tail, uint8_t *q)
+{
     const v16 inverse = v_set1(1 / tail.scale), zero = v_set1((float)tail.zero);
-    const v16 to_integer = v_set1(0x1p23f); /* its last bit is worth 1: adding it rounds */
-    const size_t padded = rp_qgemm_padded(width);
-    for (size_t c = 0; c < padded; c += 16) {
-        const size_t n = c >= width ? 0 : width - c < 16 ? width - c : 16;
-        const v16 y = n ? smoothed(x, factors, c, n) : v_zero();
-        const v16 steps = v_min(v_max(v_fma(y, inverse, zero), v_zero()), v_set1(255.0f));
-        vi_store_u8(q + c, vi_and(v_bits(v_add(steps, to_integer)), vi_set1(255)));
+    size_t c = 0;
+    for (; c + 64 <= width; c += 64)
+        v_store_u8(q + c, v_fma(smoothed(x, factors, c, 16), inverse, zero),
+                   v_fma(smoothed(x, factors, c + 16, 16), inverse, zero),
+                   v_fma(smoothed(x, factors, c + 32, 16), inverse, zero),
+                   v_fma(smoothed(x, factors, c + 48, 16), inverse, zero));
+    if (c < width) {
+        v16 last[4];
+        for (size_t i = 0; i < 4; i++) {
+            const size_t at = c + 16 * i, n = at >= width ? 0 : width - at < 16 ? width - at : 16;
+            last[i] = v_fma(n ? smoothed(x, factors, at, n) : v_zero(), inverse, zero);
+        }
+        v_store_u8(q + c, last[0], last[1], last[2], last[3]);
+        c += 64;
     }
-    memset(q + padded, 0, rp_qgemm_row_bytes(width) - padded);
-    memcpy(q + padded, &tail, sizeof tail);
+    memset(q + c, 0, rp_qgemm_row_bytes(width) - c);
+    memcpy(q + c, &tail, sizeof tail);
+}
+
+/* Two rows side by side, x and the one after it: each hides the latency of the other's range. */
+RP_V16_FN void quantize_two(const float *x, size_t ldx, const float *factors, size_t width,
+                            uint8_t *q)
+{
+    struct range first = range_of_none(), second = first;
+    size_t c = 0;
+    for (; c + 16 <= width; c += 16) {
+        take(&first, smoothed(x, factors, c, 16));
+        take(&second, smoothed(x + ldx, factors, c, 16));
+    }
+    if (c < width) {
+        take(&first, smoothed(x, factors, c, width - c));
+        take(&second, smoothed(x + ldx, factors, c, width - c));
+    }
+    const struct rp_qgemm_row_tail first_tail = tail_of(&first), second_tail = tail_of(&second);
+    round_row(x, factors, width, first_tail, q);
+    round_row(x + ldx, factors, width, second_tail, q + rp_qgemm_row_bytes(width));
+}
+
+RP_V16_FN void quantize_one(const float *x, const float *factors, size_t width, uint8_t *q)
+{
+    struct range range = range_of_none();
+    for (size_t c = 0; c < width; c += 16)
+        take(&range, smoothed(x, factors, c, width - c < 16 ? width - c : 16));
+    round_row(x, factors, width, tail_of(&range), q);
+}
+
+RP_V16_FN void quantize_rows(const float *x, size_t ldx, const float *factors, size_t width,
+                             uint8_t *q, size_t rows)
+{
+    size_t r = 0;
+    for (; r + 2 <= rows; r += 2)
+        quantize_two(x + r * ldx, ldx, factors, width, q + r * rp_qgemm_row_bytes(width));
+    if (r < rows)
+        quantize_one(x + r * ldx, factors, width, q + r * rp_qgemm_row_bytes(width));
 }
 
 static void quantize(const float *x, size_t ldx, const float *factors, size_t width, uint8_t *q,
                      size_t rows)
 {
-    for (size_t r = 0; r < rows; r++, x += ldx, q += rp_qgemm_row_bytes(width)) {
+    if (factors)
+        quantize_rows(x, ldx, factors, width, q, rows);
+    else
+        quantize_rows(x, ldx, NULL, width, q, rows);
+}
+
+/* A row normed, its range taken on the way. */
+RP_V16_FN struct rp_qgemm_row_tail norm_tail(const struct norm *g, const float *x, struct moments m,
+                                             const float *factors, float *y)
+{
+    struct range range = range_of_none();
+    size_t c = 0;
+    for (; c + 16 <= g->width; c += 16) {
+        const v16 v = normed(g, x, m, c, 16);
+        v_store(y + c, v);
+        take(&range, factors ? v_mul(v, v_load(factors + c)) : v);
+    }
+    if (c < g->width) {
+        const size_t n = g->width - c;
+        v_store_n(y + c, normed(g, x, m, c, n), n);
+        take(&range, smoothed(y, factors, c, n)); /* lanes past the row are zeros only now */
+    }
+    return tail_of(&range);
+}
+
+/* n rows whose moments are known: ranges first, so that a row's tail is made while the next one is
+ * normed; then all of them are rounded, from the first-level cache. */
+RP_V16_FN void norm_and_round(const struct norm *g, const float *x, size_t ldx,
+                              const struct moments *m, size_t n, float *y, size_t ldy,
+                              const float *factors, uint8_t *q)
+{
+    struct rp_qgemm_row_tail tails[NORM_ROWS];
+    for (size_t i = 0; i < n; i++)
+        tails[i] = norm_tail(g, x + i * ldx, m[i], factors, y + i * ldy);
+    for (size_t i = 0; i < n; i++)
+        round_row(y + i * ldy, factors, g->width, tails[i], q + i * rp_qgemm_row_bytes(g->width));
+}
+
+static void layer_norm_quantize(const float *x, size_t ldx, const float *w, const float *b,
+                                float eps, size_t width, float *y, size_t ldy, bool keep,
+                                const float *factors, uint8_t *q, size_t rows)
+{
+    const struct norm g = {.w = w, .b = b, .eps = eps, .width = width};
+    struct moments m[NORM_ROWS];
+    for (size_t r = 0, n; r < rows; r += n) {
+        n = next_moments(&g, x + r * ldx, ldx, rows - r, m);
+        float *to = keep ? y + r * ldy : y;
+        uint8_t *bytes = q + r * rp_qgemm_row_bytes(width);
         if (factors)
-            quantize_row(x, factors, width, q);
+            norm_and_round(&g, x + r * ldx, ldx, m, n, to, ldy, factors, bytes);
         else
-            quantize_row(x, NULL, width, q);
+            norm_and_round(&g, x + r * ldx, ldx, m, n, to, ldy, NULL, bytes);
     }
 }
 
@@ -510,5 +689,6 @@ const struct rp_ops RP_OPS_TABLE = {
     .pool = pool,
     .nonfinite = nonfinite,
     .quantize = quantize,
+    .layer_norm_quantize = layer_norm_quantize,
     .widen = widen,
 };

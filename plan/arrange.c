@@ -81,6 +81,13 @@ static int32_t in_place_slot(const rp_plan *plan, size_t s, enum rp_mode mode)
     return from;
 }
 
+/* The first step during which a slot's memory is in use: a step that joins the one before it writes
+ * while that one still reads. */
+static size_t first_use(const rp_plan *plan, const struct rp_slot *slot)
+{
+    return slot->first - plan->steps[slot->first].joins;
+}
+
 /* Records of one mode and one space (the arena, or the chunk's scratch): what does not live there
  * has no bytes.  By chunk, slots in the arena are alive throughout every segment that they touch.
  */
@@ -89,7 +96,8 @@ static rp_status fill_records(const rp_plan *plan, enum rp_mode mode, bool chunk
 {
     for (size_t i = 0; i < plan->n_slots; i++) {
         const struct rp_slot *slot = &plan->slots[i];
-        const bool here = mode == RP_BY_STEP || slot->in_chunk == chunk_space;
+        const bool here = mode == RP_BY_STEP ||
+                          (slot->in_chunk == chunk_space && !rp_slot_is_passed_by(plan, slot));
         const size_t rows = chunk_space ? chunk_rows : rp_bucket_rows(&plan->bucket, slot->rows);
         size_t elements, bytes;
         if (!rp_mul_ok(rows, slot->width, &elements) || !rp_mul_ok(elements, 4, &bytes) ||
@@ -98,7 +106,7 @@ static rp_status fill_records(const rp_plan *plan, enum rp_mode mode, bool chunk
                            "a value of %zu rows x %zu is too large (step %zu, %s)", rows,
                            slot->width, slot->first, plan->steps[slot->first].name);
         records[i] = (struct rp_layout_record){
-            .first = slot->first,
+            .first = first_use(plan, slot),
             .last = slot->last,
             .bytes = here ? bytes : 0,
             .alias_of = here ? in_place_slot(plan, slot->first, mode) : -1};
@@ -147,7 +155,10 @@ static size_t rows_that_fit(const rp_plan *plan, const struct rp_segment *seg)
 {
     size_t widest = 0;
     for (size_t s = seg->first; s < seg->end; s++) {
-        size_t width = plan->slots[plan->steps[s].out].width;
+        const struct rp_slot *out = &plan->slots[plan->steps[s].out];
+        if (rp_slot_is_passed_by(plan, out))
+            out = &plan->slots[plan->steps[s + 1].out];
+        size_t width = out->width;
         for (size_t k = 0; k < plan->steps[s].n_in; k++)
             width += plan->slots[plan->steps[s].in[k]].width;
         widest = width > widest ? width : widest;
@@ -179,11 +190,13 @@ static rp_status size_scratch(rp_plan *plan, uint64_t chunk_bytes, rp_error *err
     return RP_OK;
 }
 
-rp_status rp_plan_arrange(rp_plan *plan, rp_error *err)
+rp_status rp_plan_arrange(rp_plan *plan, bool no_fuse, rp_error *err)
 {
     uint64_t by_step, by_chunk, chunk;
     size_t most_rows = 0;
     find_live_ranges(plan);
+    if (!no_fuse)
+        rp_plan_find_joins(plan);
     find_segments(plan);
     find_chunk_slots(plan);
     for (size_t i = 0; i < plan->n_segments; i++) {

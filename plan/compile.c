@@ -138,7 +138,7 @@ static rp_status lower_graph(struct rp_lowering *l, rp_error *err)
             RP_TRY(rp_op_lower(l, i, err));
     }
     lower_outputs(l);
-    return rp_plan_arrange(l->plan, err);
+    return rp_plan_arrange(l->plan, l->no_fuse, err);
 }
 
 static rp_status check_bucket(const rp_bucket *b, rp_error *err)
@@ -329,6 +329,8 @@ static void text_options(struct rp_text *t, const struct rp_step *step)
         rp_text_add(t, " +%s", fused_activation(step));
     if (rp_op_multiplies(step->op) && step->n_in == 2)
         rp_text_add(t, " +residual");
+    if (step->joins)
+        rp_text_add(t, " joined");
     if (step->op == RP_OP_GLU)
         rp_text_add(t, " act=%s", rp_activation_name(step->p.activation));
     if (step->op == RP_OP_ATTENTION && step->p.attention.window)

@@ -66,6 +66,7 @@ struct rp_step {
     int32_t in[RP_NODE_MAX_INPUTS];
     size_t n_in;
     size_t node; /* index of the op that it was lowered from */
+    bool joins;  /* runs together with the step before it where nobody looks (plan/joins.c) */
     union {
         struct {
             size_t n;
@@ -183,14 +184,25 @@ RP_CHECKED rp_status rp_op_lower(struct rp_lowering *l, size_t i, rp_error *err)
 
 bool rp_op_by_row(enum rp_op op);
 
+/* plan/joins.c: finds the steps that run together with the one before them. */
+void rp_plan_find_joins(rp_plan *plan);
+
+/* Whether the slot's value is one that steps running together never make as a whole. */
+bool rp_slot_is_passed_by(const rp_plan *plan, const struct rp_slot *slot);
+
+/* Panels of a product that the step which joins it takes at least: its tasks' columns are multiples
+ * of so many. */
+size_t rp_join_unit(const struct rp_step *step);
+
 /* A product with packed panels, whose columns can be shared out. */
 static inline bool rp_op_multiplies(enum rp_op op)
 {
     return op == RP_OP_GEMM || op == RP_OP_QGEMM;
 }
 
-/* plan/arrange.c: live ranges, segments, both layouts, arena and scratch sizes. */
-RP_CHECKED rp_status rp_plan_arrange(rp_plan *plan, rp_error *err);
+/* plan/arrange.c: live ranges, steps that join others, segments, both layouts, arena and scratch
+ * sizes. */
+RP_CHECKED rp_status rp_plan_arrange(rp_plan *plan, bool no_fuse, rp_error *err);
 
 /* What arranging takes while it lasts. */
 size_t rp_plan_arrange_bytes(const rp_plan *plan);

@@ -4,8 +4,8 @@
  * the workers meet:
  *
  *     by chunk   a segment: tasks are blocks of rows, each taken through all steps of the segment
- *     by step    a step: tasks are blocks of rows x groups of columns; a segment too small to share
- *                is one task of all its rows
+ *     by step    a step, and one that joins it: tasks are blocks of rows x groups of columns; a
+ *                segment too small to share is one task of all its rows
  *     both       attention, pooling: tasks are (queries, head) or sequences
  *
  * Then every worker walks the phases, claiming tasks.  What a task computes does not depend on who
@@ -55,20 +55,40 @@ static void phase_by_chunk(struct rp_run *run, const struct rp_segment *seg, siz
     add_phase(run, seg->first, seg->end, rows, ceil_div(at_least_one(rows), n));
 }
 
-static void phase_by_step(struct rp_run *run, size_t s, size_t rows, size_t workers)
+/* Whether step s and the one after it run as one, in a phase that ends before step `end`. */
+static bool joined(const rp_plan *plan, size_t s, size_t end)
+{
+    return s + 1 < end && plan->steps[s + 1].joins;
+}
+
+/* Units of a task: as many as make about so many groups, and fewer where those could not be shared
+ * out evenly. */
+static size_t group_of_units(size_t units, size_t groups, size_t workers)
+{
+    size_t group = at_least_one(units / groups);
+    while (group > 1 && ceil_div(units, group) % workers != 0)
+        group--;
+    return group;
+}
+
+/* Steps [s, end): one, or two of which the second joins the first. */
+static void phase_by_step(struct rp_run *run, size_t s, size_t end, size_t rows, size_t workers)
 {
     const struct rp_step *step = &run->plan->steps[s];
     const size_t wanted = workers > 1 ? workers * TASKS_PER_WORKER : 1;
     if (!rp_op_multiplies(step->op)) {
-        add_phase(run, s, s + 1, rows, at_least_one(ceil_div(rows, wanted)));
+        add_phase(run, s, end, rows, at_least_one(ceil_div(rows, wanted)));
         return;
     }
     const size_t task_rows = rows < STEP_ROWS ? at_least_one(rows) : STEP_ROWS;
-    const size_t panels = rp_step_panels(step);
+    const size_t panels = rp_step_panels(&run->plan->steps[end - 1]);
+    const size_t unit = end - s > 1 ? rp_join_unit(&step[1]) : 1;
     const size_t groups = ceil_div(wanted, at_least_one(ceil_div(rows, task_rows)));
-    add_phase(run, s, s + 1, rows, task_rows);
+    add_phase(run, s, end, rows, task_rows);
     struct rp_phase *phase = &run->phases[run->n_phases - 1];
     phase->panel_group = at_least_one(panels / groups);
+    if (unit > 1)
+        phase->panel_group = group_of_units(panels / unit, groups, workers) * unit;
     phase->n_tasks *= ceil_div(panels, phase->panel_group);
 }
 
@@ -92,8 +112,10 @@ static void phase_segment(struct rp_run *run, const struct rp_segment *seg, size
         add_phase(run, seg->first, seg->end, rows, at_least_one(rows));
         return;
     }
-    for (size_t s = seg->first; s < seg->end; s++)
-        phase_by_step(run, s, rows, workers);
+    for (size_t s = seg->first, next; s < seg->end; s = next) {
+        next = joined(run->plan, s, seg->end) && !any_wanted(run, s, s + 2) ? s + 2 : s + 1;
+        phase_by_step(run, s, next, rows, workers);
+    }
 }
 
 static void phase_tasks(struct rp_run *run, size_t s)
@@ -155,26 +177,43 @@ static inline bool stopping(struct rp_run *run, size_t p, size_t step)
     return true;
 }
 
+/* Columns of panels [p0, p1) of a step, or of two of which the second joins the first. */
+static void run_panels(struct rp_run *run, struct rp_frame *frame, size_t s, bool two, size_t r0,
+                       size_t r1, size_t p0, size_t p1)
+{
+    const struct rp_step *step = &run->plan->steps[s];
+    if (two)
+        rp_step_rows_joined(step, frame, r0, r1, p0, p1);
+    else
+        rp_step_rows(step, frame, r0, r1, p0, p1);
+    if (!run->profile)
+        return;
+    const size_t all = rp_step_panels(&step[two]);
+    const double share = all ? (double)(p1 - p0) / (double)all : 1;
+    rp_profile_rows(run->profile, frame->worker, s, step, r1 - r0, share);
+    if (two) /* the time of both counts for the first */
+        rp_profile_rows(run->profile, frame->worker, s + 1, step + 1, r1 - r0, share);
+}
+
 /* A task of rows: all steps of the phase, one after the other. */
 static void run_rows(struct rp_run *run, size_t phase_index, struct rp_frame *frame, size_t t)
 {
     const struct rp_phase *phase = &run->phases[phase_index];
     const rp_plan *plan = run->plan;
     const size_t rows = rp_bucket_rows(&run->live, plan->steps[phase->first].rows);
-    const size_t panels = rp_step_panels(&plan->steps[phase->first]);
+    const size_t panels = rp_step_panels(&plan->steps[phase->end - 1]);
     const size_t groups = phase->panel_group ? ceil_div(panels, phase->panel_group) : 1;
     const size_t r0 = t / groups * phase->rows;
     const size_t r1 = r0 + phase->rows < rows ? r0 + phase->rows : rows;
     frame->chunk_row0 = r0;
     for (size_t s = phase->first; s < phase->end && !stopping(run, phase_index, s); s++) {
+        const bool two = joined(plan, s, phase->end);
         const size_t p0 = t % groups * phase->panel_group;
-        const size_t all = rp_step_panels(&plan->steps[s]);
+        const size_t all = rp_step_panels(&plan->steps[s + two]);
         const size_t p1 =
             phase->panel_group && p0 + phase->panel_group < all ? p0 + phase->panel_group : all;
-        rp_step_rows(&plan->steps[s], frame, r0, r1, p0, p1);
-        if (run->profile)
-            rp_profile_rows(run->profile, frame->worker, s, &plan->steps[s], r1 - r0,
-                            all ? (double)(p1 - p0) / (double)all : 1);
+        run_panels(run, frame, s, two, r0, r1, p0, p1);
+        s += two;
     }
 }
 

@@ -67,6 +67,24 @@ float *rp_frame_row(const struct rp_frame *frame, int32_t slot, size_t row);
 void rp_step_rows(const struct rp_step *step, const struct rp_frame *frame, size_t r0, size_t r1,
                   size_t p0, size_t p1);
 
+/* Where the columns of a step's product go, and how it ends. */
+struct rp_product {
+    float *c;
+    size_t n, ldc;      /* columns of C, and from row to row of it and of the residual */
+    size_t first_panel; /* of the weight, for C's first columns */
+    rp_activation activation;
+    const float *residual; /* or NULL */
+    bool multiply;         /* by the residual */
+};
+
+void rp_step_multiply(const struct rp_step *step, const struct rp_frame *frame,
+                      const struct rp_product *product, size_t r0, size_t r1, size_t p0, size_t p1);
+
+/* plan/joins.c: rows [r0, r1) of a step and of the one after it, which joins it; where it joins a
+ * product only columns of panels [p0, p1) of its own. */
+void rp_step_rows_joined(const struct rp_step *step, const struct rp_frame *frame, size_t r0,
+                         size_t r1, size_t p0, size_t p1);
+
 /* Task t of a step that does not. */
 void rp_step_task(const struct rp_step *step, const struct rp_frame *frame, size_t t);
 

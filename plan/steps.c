@@ -32,43 +32,68 @@ static void embed(const struct rp_step *step, const struct rp_frame *f, float *y
     f->run->plan->ops->embed(tables, step->p.embed.n, step->width, y, step->width, 0, r1 - r0);
 }
 
-static void gemm(const struct rp_step *step, const struct rp_frame *f, float *y, size_t r0,
-                 size_t r1, size_t p0, size_t p1)
+static void gemm(const struct rp_step *step, const struct rp_frame *f, const struct rp_product *p,
+                 size_t r0, size_t r1, size_t p0, size_t p1)
 {
-    const bool has_residual = step->n_in == 2;
+    const size_t k = step->p.gemm.k, column = p->first_panel * RP_GEMM_NR;
     const struct rp_gemm_args args = {
         .a = rp_frame_row(f, step->in[0], r0),
-        .lda = step->p.gemm.k,
-        .packed = step->p.gemm.packed,
-        .n = step->width,
-        .k = step->p.gemm.k,
-        .c = y,
-        .ldc = step->width,
-        .bias = step->p.gemm.bias,
-        .activation = step->p.gemm.activation,
-        .residual = has_residual ? rp_frame_row(f, step->in[1], r0) : NULL,
-        .ld_residual = step->width,
+        .lda = k,
+        .packed = (const float *)step->p.gemm.packed + column * k,
+        .n = p->n,
+        .k = k,
+        .c = p->c,
+        .ldc = p->ldc,
+        .bias = step->p.gemm.bias ? step->p.gemm.bias + column : NULL,
+        .activation = p->activation,
+        .residual = p->residual,
+        .ld_residual = p->ldc,
+        .multiply = p->multiply,
     };
     f->run->plan->gemm->run(&args, 0, r1 - r0, p0, p1);
 }
 
-static void qgemm(const struct rp_step *step, const struct rp_frame *f, float *y, size_t r0,
-                  size_t r1, size_t p0, size_t p1)
+static void qgemm(const struct rp_step *step, const struct rp_frame *f, const struct rp_product *p,
+                  size_t r0, size_t r1, size_t p0, size_t p1)
 {
-    const bool has_residual = step->n_in == 2;
+    const size_t k = step->p.gemm.k, column = p->first_panel * RP_QGEMM_NR;
     const struct rp_qgemm_args args = {
         .q = (const uint8_t *)rp_frame_row(f, step->in[0], r0),
-        .packed = step->p.gemm.packed,
-        .n = step->width,
-        .k = step->p.gemm.k,
-        .c = y,
-        .ldc = step->width,
-        .bias = step->p.gemm.bias,
-        .activation = step->p.gemm.activation,
-        .residual = has_residual ? rp_frame_row(f, step->in[1], r0) : NULL,
-        .ld_residual = step->width,
+        .packed = (const char *)step->p.gemm.packed + p->first_panel * rp_qgemm_panel_bytes(k),
+        .n = p->n,
+        .k = k,
+        .c = p->c,
+        .ldc = p->ldc,
+        .bias = step->p.gemm.bias ? step->p.gemm.bias + column : NULL,
+        .activation = p->activation,
+        .residual = p->residual,
+        .ld_residual = p->ldc,
+        .multiply = p->multiply,
     };
     f->run->plan->qgemm->run(&args, 0, r1 - r0, p0, p1);
+}
+
+void rp_step_multiply(const struct rp_step *step, const struct rp_frame *f,
+                      const struct rp_product *product, size_t r0, size_t r1, size_t p0, size_t p1)
+{
+    if (step->op == RP_OP_GEMM)
+        gemm(step, f, product, r0, r1, p0, p1);
+    else
+        qgemm(step, f, product, r0, r1, p0, p1);
+}
+
+/* A product as its step says. */
+static void multiply(const struct rp_step *step, const struct rp_frame *f, float *y, size_t r0,
+                     size_t r1, size_t p0, size_t p1)
+{
+    const struct rp_product product = {
+        .c = y,
+        .n = step->width,
+        .ldc = step->width,
+        .activation = step->p.gemm.activation,
+        .residual = step->n_in == 2 ? rp_frame_row(f, step->in[1], r0) : NULL,
+    };
+    rp_step_multiply(step, f, &product, r0, r1, p0, p1);
 }
 
 static void concat(const struct rp_step *step, const struct rp_frame *f, float *y, size_t rows,
@@ -96,8 +121,8 @@ void rp_step_rows(const struct rp_step *step, const struct rp_frame *f, size_t r
     case RP_OP_LAYER_NORM:
         ops->layer_norm(x, w, step->p.norm.w, step->p.norm.b, step->p.norm.eps, w, y, w, rows);
         return;
-    case RP_OP_GEMM: gemm(step, f, y, r0, r1, p0, p1); return;
-    case RP_OP_QGEMM: qgemm(step, f, y, r0, r1, p0, p1); return;
+    case RP_OP_GEMM:
+    case RP_OP_QGEMM: multiply(step, f, y, r0, r1, p0, p1); return;
     case RP_OP_QUANTIZE:
         ops->quantize(x, step->p.quantize.k, step->p.quantize.factors, step->p.quantize.k,
                       (uint8_t *)y, rows);

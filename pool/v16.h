@@ -27,7 +27,8 @@
  *                vi_set1, vi_add, vi_sub, vi_mul (the low 32 bits), vi_and, vi_or, vi_xor;
  *                vi_shl(i, c), vi_sar(i, c), vi_shr(i, c) with constant counts 1..31;
  *                v_to_i(v): v holds integers of magnitude < 2^31;  vi_to_f(i), to nearest even;
- *                vi_store_u8(p, i): sixteen bytes, lanes of i being 0..255
+ *                v_store_u8(p, a, b, c, d): 64 bytes, each lane rounded to the nearest integer (to
+ *                even) and kept within 0..255; NaN gives 0; magnitudes < 2^31
  *
  *   order        v_swap_pairs(v): lanes 2i and 2i+1 change places
  *

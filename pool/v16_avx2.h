@@ -219,12 +219,21 @@ RP_V16_FN v16 vi_to_f(v16i i)
     return RP_V16_MAP1(v16, _mm256_cvtepi32_ps, i);
 }
 
-RP_V16_FN void vi_store_u8(uint8_t *p, v16i i)
+/* Conversion gives -2^31 for a NaN, and packing keeps every lane within its range.  It works within
+ * halves of 128 bits: fours of bytes come out in the order of the first permutation. */
+RP_V16_FN void v16_store_32_bytes(uint8_t *p, v16 a, v16 b)
 {
-    /* Packing works within halves of 128 bits: dwords of words come out as lo0 hi0 lo1 hi1. */
-    const __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(i.lo, i.hi), 0xd8);
-    _mm_storeu_si128((__m128i *)(void *)p, _mm_packus_epi16(_mm256_castsi256_si128(words),
-                                                            _mm256_extracti128_si256(words, 1)));
+    const __m256i first = _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi));
+    const __m256i second = _mm256_packs_epi32(_mm256_cvtps_epi32(b.lo), _mm256_cvtps_epi32(b.hi));
+    const __m256i in_order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    _mm256_storeu_si256((__m256i *)(void *)p,
+                        _mm256_permutevar8x32_epi32(_mm256_packus_epi16(first, second), in_order));
+}
+
+RP_V16_FN void v_store_u8(uint8_t *p, v16 a, v16 b, v16 c, v16 d)
+{
+    v16_store_32_bytes(p, a, b);
+    v16_store_32_bytes(p + 32, c, d);
 }
 
 RP_V16_FN float v_sum(v16 v)

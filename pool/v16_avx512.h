@@ -179,9 +179,15 @@ RP_V16_FN v16 vi_to_f(v16i i)
     return _mm512_cvtepi32_ps(i);
 }
 
-RP_V16_FN void vi_store_u8(uint8_t *p, v16i i)
+/* Conversion gives -2^31 for a NaN, and packing keeps every lane within its range.  It works within
+ * quarters of 128 bits, so fours of bytes come out transposed. */
+RP_V16_FN void v_store_u8(uint8_t *p, v16 a, v16 b, v16 c, v16 d)
 {
-    _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtepi32_epi8(i));
+    const __m512i first = _mm512_packs_epi32(_mm512_cvtps_epi32(a), _mm512_cvtps_epi32(b));
+    const __m512i second = _mm512_packs_epi32(_mm512_cvtps_epi32(c), _mm512_cvtps_epi32(d));
+    const __m512i in_order =
+        _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    _mm512_storeu_si512(p, _mm512_permutexvar_epi32(in_order, _mm512_packus_epi16(first, second)));
 }
 
 RP_V16_FN float v_sum(v16 v)

@@ -240,13 +240,22 @@ RP_V16_FN v16 vi_to_f(v16i x)
     return RP_V16_MAP1(v16, vcvtq_f32_s32, x);
 }
 
-RP_V16_FN void vi_store_u8(uint8_t *p, v16i i)
+RP_V16_FN uint8x8_t v16_eight_bytes(float32x4_t a, float32x4_t b)
 {
-    const uint16x8_t low =
-        vcombine_u16(vmovn_u32(vreinterpretq_u32_s32(i.a)), vmovn_u32(vreinterpretq_u32_s32(i.b)));
-    const uint16x8_t high =
-        vcombine_u16(vmovn_u32(vreinterpretq_u32_s32(i.c)), vmovn_u32(vreinterpretq_u32_s32(i.d)));
-    vst1q_u8(p, vcombine_u8(vmovn_u16(low), vmovn_u16(high)));
+    return vqmovun_s16(vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(a)), vqmovn_s32(vcvtnq_s32_f32(b))));
+}
+
+RP_V16_FN void v16_store_16_bytes(uint8_t *p, v16 v)
+{
+    vst1q_u8(p, vcombine_u8(v16_eight_bytes(v.a, v.b), v16_eight_bytes(v.c, v.d)));
+}
+
+RP_V16_FN void v_store_u8(uint8_t *p, v16 a, v16 b, v16 c, v16 d)
+{
+    v16_store_16_bytes(p, a);
+    v16_store_16_bytes(p + 16, b);
+    v16_store_16_bytes(p + 32, c);
+    v16_store_16_bytes(p + 48, d);
 }
 
 RP_V16_FN float v_sum(v16 v)

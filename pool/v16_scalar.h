@@ -254,10 +254,24 @@ RP_V16_FN v16 vi_to_f(v16i i)
     RP_V16_LANES(v16, r.f[l] = (float)i.i[l]);
 }
 
-RP_V16_FN void vi_store_u8(uint8_t *p, v16i i)
+/* The last bit of 2^23 is worth 1: adding it rounds. */
+RP_V16_FN void v16_store_16_bytes(uint8_t *p, v16 v)
 {
-    for (int l = 0; l < 16; l++)
-        p[l] = (uint8_t)i.i[l];
+    for (int l = 0; l < 16; l++) {
+        const float x = v.f[l] > 0.0f ? v.f[l] : 0.0f;
+        const float sum = (x < 255.0f ? x : 255.0f) + 0x1p23f;
+        uint32_t bits;
+        memcpy(&bits, &sum, sizeof bits);
+        p[l] = (uint8_t)bits;
+    }
+}
+
+RP_V16_FN void v_store_u8(uint8_t *p, v16 a, v16 b, v16 c, v16 d)
+{
+    v16_store_16_bytes(p, a);
+    v16_store_16_bytes(p + 16, b);
+    v16_store_16_bytes(p + 32, c);
+    v16_store_16_bytes(p + 48, d);
 }
 
 RP_V16_FN float v_sum(v16 v)

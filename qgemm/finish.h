@@ -25,6 +25,7 @@ struct strip {
     size_t ldc;
     const float *residual;
     size_t ld_residual;
+    bool multiply;
     size_t n_rows, n_cols;
 };
 
@@ -47,7 +48,8 @@ finish_rows(const struct strip *s, const rp_activation activation, size_t i, con
     v_activate_each(activation, x, count);
     V_EACH (j, count)
         v_store_result(s->c + (i + j) * s->ldc, x[j],
-                       s->residual ? s->residual + (i + j) * s->ld_residual : NULL, s->n_cols);
+                       s->residual ? s->residual + (i + j) * s->ld_residual : NULL, s->multiply,
+                       s->n_cols);
 }
 
 static inline __attribute__((always_inline)) void finish_strip(const struct strip *strip,
@@ -91,6 +93,7 @@ static void finish_tile(const struct rp_qgemm_args *g, size_t i, size_t h, size_
             .ldc = g->ldc,
             .residual = g->residual ? g->residual + i * g->ld_residual + col : NULL,
             .ld_residual = g->ld_residual,
+            .multiply = g->multiply,
             .n_rows = h,
             .n_cols = g->n - col < RP_QGEMM_NR ? g->n - col : RP_QGEMM_NR,
         };

@@ -7,7 +7,7 @@
  *     sum  = sum over k of q[i] w[i], exact
  *     acc  = sum - zero * colsum              exact in i32 (k <= RP_QGEMM_K_MAX)
  *     y    = fma((float)acc, row_scale * column_scale, bias); without bias, the product
- *     y    = activation(y) + residual
+ *     y    = activation(y) + residual; or times it
  *
  * Sums of integers do not care for their order, so tiles, threads and instructions move no bit.  No
  * path may saturate on the way: vpmaddubsw adds two products in i16, so packing keeps
@@ -79,6 +79,7 @@ struct rp_qgemm_args {
     rp_activation activation;
     const float *residual; /* or NULL */
     size_t ld_residual;
+    bool multiply; /* by the residual, instead of adding it: how a gate ends */
 };
 
 /* Rows [m0, m1) x panels [p0, p1) of C.  Any split over rows and panels gives the same bits. */

@@ -34,7 +34,8 @@ static void run_panel(const struct rp_qgemm_args *g, size_t m, size_t p)
     }
     v16 x = v_activate(g->activation, v_load(out));
     v_store_result(g->c + m * g->ldc + p * RP_QGEMM_NR, x,
-                   g->residual ? g->residual + m * g->ld_residual + p * RP_QGEMM_NR : NULL, n);
+                   g->residual ? g->residual + m * g->ld_residual + p * RP_QGEMM_NR : NULL,
+                   g->multiply, n);
 }
 
 void rp_qgemm_u8_4x16__scalar_run(const struct rp_qgemm_args *args, size_t m0, size_t m1, size_t p0,

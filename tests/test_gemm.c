@@ -119,6 +119,7 @@ struct problem {
     size_t m, n, k;
     size_t lda, ldc, ld_residual;
     float *a, *w, *packed, *bias, *residual; /* bias and residual may be NULL */
+    bool multiply;                           /* by the residual */
     rp_activation activation;
     float *expected; /* m x n */
     float *c;        /* (m + 2) x ldc: a row of margin before and after */
@@ -145,8 +146,10 @@ static void expect_chains(struct problem *p)
             if (p->bias)
                 acc += p->bias[j];
             acc = activated(p->activation, acc);
-            if (p->residual)
-                acc += p->residual[i * p->ld_residual + j];
+            if (p->residual) {
+                const float r = p->residual[i * p->ld_residual + j];
+                acc = p->multiply ? acc * r : acc + r;
+            }
             p->expected[i * p->n + j] = acc;
         }
     }
@@ -164,12 +167,13 @@ static float *pack(const float *w, size_t n, size_t k)
     return packed;
 }
 
-enum { WITH_BIAS = 1, WITH_RESIDUAL = 2 };
+enum { WITH_BIAS = 1, WITH_RESIDUAL = 2, WITH_FACTOR = 4 }; /* a factor is a residual, too */
 
 static struct problem make_problem(size_t m, size_t n, size_t k, rp_activation activation,
                                    unsigned with, float (*number)(void))
 {
     struct problem p = {.m = m, .n = n, .k = k, .activation = activation};
+    p.multiply = with & WITH_FACTOR;
     p.lda = k + random_below(4);
     p.ldc = n + random_below(20);
     p.ld_residual = n + random_below(4);
@@ -218,6 +222,7 @@ static struct rp_gemm_args args_of(const struct problem *p)
         .activation = p->activation,
         .residual = p->residual,
         .ld_residual = p->ld_residual,
+        .multiply = p->multiply,
     };
 }
 
@@ -305,14 +310,14 @@ static void test_activations(const struct rp_gemm_kernel *kernel)
     }
 }
 
-/* The residual is C itself; k runs over one and several blocks. */
+/* The residual is C itself, added or multiplied with; k runs over one and several blocks. */
 static void test_residual_in_place(const struct rp_gemm_kernel *kernel)
 {
     static const size_t ks[] = {0, 7, 384, 385, 1000};
     for (size_t ik = 0; ik < COUNT(ks); ik++) {
         for (size_t m = 1; m <= 3u * kernel->mr; m += 4) {
-            struct problem p =
-                make_problem(m, 41, ks[ik], RP_ACT_SILU, WITH_BIAS | WITH_RESIDUAL, random_float);
+            const unsigned with = WITH_BIAS | WITH_RESIDUAL | (m % 8 == 1 ? 0 : WITH_FACTOR);
+            struct problem p = make_problem(m, 41, ks[ik], RP_ACT_SILU, with, random_float);
             struct rp_gemm_args args = args_of(&p);
             for (size_t i = 0; i < m; i++)
                 memcpy(args.c + i * p.ldc, p.residual + i * p.ld_residual, p.n * sizeof(float));

@@ -20,6 +20,7 @@
 
 #define SEED          UINT64_C(0x6f707301)
 #define ROWS          3
+#define MANY          6 /* rows, four of which are normed side by side */
 #define GAP           3 /* floats between rows: no row but the first is aligned */
 #define CANARY        0x7fabcdefu
 #define N_ACTIVATIONS 7
@@ -561,6 +562,63 @@ static void quantized_rows_are_the_contract(void **state)
     }
 }
 
+/* Rows normed side by side are what each is alone; norm and rounding in one give what the two give
+ * apart, with and without a bias, factors and a y that is kept. */
+static void normed_and_quantized_at_once(void **state)
+{
+    (void)state;
+    static const size_t widths[] = {1, 15, 16, 17, 31, 32, 33, 48, 64, 65, 127, 384, 769};
+    uint64_t rng = 5;
+    for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
+        const size_t width = widths[w], ld = width + GAP, bytes = rp_qgemm_row_bytes(width);
+        const size_t floats = (MANY - 1) * ld + width;
+        float *x = guard_alloc(floats * sizeof *x), *y = guard_alloc(floats * sizeof *x);
+        float *vectors = guard_alloc(3 * width * sizeof *x), *want = malloc(floats * sizeof *x);
+        uint8_t *q = guard_alloc(MANY * bytes), *want_q = malloc(MANY * bytes);
+        assert_true(want && want_q);
+        for (int round = 0; round < 32; round++) {
+            for (size_t i = 0; i < floats; i++)
+                x[i] = y[i] = want[i] = random_float(&rng, round % 5 == 4 ? 1e-20f : 8);
+            if (round % 5 == 3) /* no variance: with eps 0 the scale is infinite */
+                for (size_t c = 0; c < width; c++)
+                    x[c] = 3;
+            for (size_t i = 0; i < 3 * width; i++)
+                vectors[i] = random_float(&rng, 2);
+            const float *b = round & 1 ? vectors + width : NULL;
+            const float *factors = round & 2 ? vectors + 2 * width : NULL;
+            const float eps = round & 4 ? 1e-12f : 0;
+            const bool keep = round & 8;
+            for (size_t t = 0; t < n_tables; t++) {
+                for (size_t r = 0; r < MANY; r++)
+                    tables[0]->layer_norm(x + r * ld, ld, vectors, b, eps, width, want + r * ld, ld,
+                                          1);
+                tables[t]->layer_norm(x, ld, vectors, b, eps, width, y, ld, MANY);
+                for (size_t i = 0; i < floats; i++)
+                    assert_true(float_same(y[i], want[i]));
+                tables[0]->quantize(want, ld, factors, width, want_q, MANY);
+                memset(q, 0xa5, MANY * bytes);
+                memcpy(y, x, floats * sizeof *y);
+                tables[t]->layer_norm_quantize(x, ld, vectors, b, eps, width, y, ld, keep, factors,
+                                               q, MANY);
+                for (size_t r = 0; r < MANY; r++) {
+                    const float scale = tail_of(want_q + r * bytes, width).scale;
+                    const float got = tail_of(q + r * bytes, width).scale;
+                    assert_true(float_same(got, scale));
+                    assert_memory_equal(q + r * bytes, want_q + r * bytes, rp_qgemm_padded(width));
+                }
+                for (size_t i = 0; keep && i < floats; i++)
+                    assert_true(float_same(y[i], want[i]));
+            }
+        }
+        free(want);
+        free(want_q);
+        guard_free(x, floats * sizeof *x);
+        guard_free(y, floats * sizeof *x);
+        guard_free(vectors, 3 * width * sizeof *x);
+        guard_free(q, MANY * bytes);
+    }
+}
+
 /* A row of zeros, one with a subnormal, one with 1e38, one-sided ones, and ones that are no
  * numbers; a column's error is at most half a step. */
 static void quantized_rows_of_extremes(void **state)
@@ -859,6 +917,7 @@ int main(void)
         cmocka_unit_test(nonfinite_finds_the_first),
         cmocka_unit_test(widen_takes_any_address),
         cmocka_unit_test(quantized_rows_are_the_contract),
+        cmocka_unit_test(normed_and_quantized_at_once),
         cmocka_unit_test(quantized_rows_of_extremes),
         cmocka_unit_test(ropes_are_the_contract),
         cmocka_unit_test(cosines_and_sines_are_accurate),

@@ -209,6 +209,7 @@ struct problem {
     uint8_t *q, *packed;
     int8_t *w; /* n rows of k_padded */
     float *scale, *bias, *residual;
+    bool multiply; /* by the residual */
     rp_activation activation;
     float *expected; /* m x n */
     float *c;        /* (m + 2) x ldc: a row of margin before and after */
@@ -243,7 +244,10 @@ static float expect_one(const struct problem *p, size_t i, size_t j)
     const float acc = (float)(int32_t)(sum - tail.zero * colsum(p, j));
     const float scale = tail.scale * p->scale[j];
     const float y = activated(p->activation, p->bias ? fmaf(acc, scale, p->bias[j]) : acc * scale);
-    return p->residual ? y + p->residual[i * p->ld_residual + j] : y;
+    if (!p->residual)
+        return y;
+    const float r = p->residual[i * p->ld_residual + j];
+    return p->multiply ? y * r : y + r;
 }
 
 static void expect(struct problem *p)
@@ -274,7 +278,7 @@ static void pack(struct problem *p)
     }
 }
 
-enum { WITH_BIAS = 1, WITH_RESIDUAL = 2 };
+enum { WITH_BIAS = 1, WITH_RESIDUAL = 2, WITH_FACTOR = 4 }; /* a factor is a residual, too */
 
 struct kind {
     enum operands operands;
@@ -285,6 +289,7 @@ struct kind {
 static struct problem make_problem(size_t m, size_t n, size_t k, struct kind kind)
 {
     struct problem p = {.m = m, .n = n, .k = k, .activation = kind.activation};
+    p.multiply = kind.with & WITH_FACTOR;
     p.ldc = n + random_below(20);
     p.ld_residual = n + random_below(4);
     p.q = allocate(m * rp_qgemm_row_bytes(k));
@@ -331,6 +336,7 @@ static struct rp_qgemm_args args_of(const struct problem *p)
         .activation = p->activation,
         .residual = p->residual,
         .ld_residual = p->ld_residual,
+        .multiply = p->multiply,
     };
 }
 
@@ -434,11 +440,13 @@ static void test_activations(const struct rp_qgemm_kernel *kernel)
     }
 }
 
-/* The residual is C itself. */
+/* The residual is C itself, added or multiplied with. */
 static void test_residual_in_place(const struct rp_qgemm_kernel *kernel)
 {
-    const struct kind kind = {OP_RANDOM, RP_ACT_SILU, WITH_BIAS | WITH_RESIDUAL};
-    for (size_t m = 1; m <= 3u * kernel->mr; m += 1 + kernel->mr / 8u) {
+    bool factor = false;
+    for (size_t m = 1; m <= 3u * kernel->mr; m += 1 + kernel->mr / 8u, factor = !factor) {
+        const unsigned with = WITH_BIAS | WITH_RESIDUAL | (factor ? WITH_FACTOR : 0);
+        const struct kind kind = {OP_RANDOM, RP_ACT_SILU, with};
         struct problem p = make_problem(m, 41, 100, kind);
         struct rp_qgemm_args args = args_of(&p);
         for (size_t i = 0; i < m; i++)

@@ -93,6 +93,11 @@ static void meaning(void **state)
         assert_true(y[0] == 5 && y[1] == 5 && y[2] == 0 && y[4] == c[4] && y[5] == 5);
         operation(v, "sel_nan")->run(a, b, c, d, y);
         assert_true(y[0] == 5 && y[1] == 0 && y[5] == 5);
+        const float e[16] = {0.5f, 1.5f, 2.5f, -0.5f, -1, 254.5f, 255.5f, 1e9f, -1e9f, nan, 127};
+        const float rounded[16] = {0, 2, 2, 0, 0, 254, 255, 255, 0, 0, 127};
+        operation(v, "store_u8_0")->run(e, c, e, e, y);
+        for (int l = 0; l < 16; l++)
+            assert_true(y[l] >= 256 * rounded[l] && y[l] < 256 * rounded[l] + 256);
         operation(v, "swap_pairs")->run(b, b, b, b, y);
         assert_true(y[0] == 1 && isnan(y[1]) && y[4] == 2 && y[5] == b[4] && y[14] == 0);
     }

@@ -5,15 +5,26 @@
 
 #include <rankplan/machine.h>
 
-/* Sixteen bytes as floats, from whole words that are one byte each. */
-static v16 as_bytes(v16i i)
+/* The bytes of blocks n and n + 1 as digits of a number.  What is out of the operation's domain is
+ * taken down to it; NaNs stay. */
+static v16 as_bytes(v16 a, v16 b, v16 c, v16 d, int n)
 {
-    uint8_t bytes[16];
+    const v16 in[4] = {a, b, c, d}, most = v_set1(0x1p30f);
+    v16 kept[4];
+    uint8_t bytes[64];
     float y[16];
-    vi_store_u8(bytes, vi_and(i, vi_set1(255)));
+    for (int i = 0; i < 4; i++)
+        kept[i] = v_max(v_neg(most), v_min(most, in[i]));
+    v_store_u8(bytes, kept[0], kept[1], kept[2], kept[3]);
     for (int l = 0; l < 16; l++)
-        y[l] = bytes[l];
+        y[l] = (float)(bytes[16 * n + l] << 8 | bytes[16 * n + 16 + l]);
     return v_load(y);
+}
+
+/* A number around 0..255, many of them half-way between two integers. */
+static v16 small(v16 a)
+{
+    return v_add(v_mul(vi_to_f(vi_and(v_bits(a), vi_set1(1023))), v_set1(0.5f)), v_set1(-100.0f));
 }
 
 #define OPERATIONS(X)                                                                              \
@@ -51,7 +62,10 @@ static v16 as_bytes(v16i i)
     X(vi_sar_31, v_from_bits(vi_sar(v_bits(a), 31)))                                               \
     X(vi_to_f, vi_to_f(v_bits(a)))                                                                 \
     X(v_to_i, v_from_bits(v_to_i(vi_to_f(vi_sar(v_bits(a), 2)))))                                  \
-    X(vi_store_u8, as_bytes(v_bits(a)))                                                            \
+    X(store_u8_0, as_bytes(a, b, c, d, 0))                                                         \
+    X(store_u8_2, as_bytes(a, b, c, d, 2))                                                         \
+    X(store_u8_small_0, as_bytes(small(a), small(b), small(c), small(d), 0))                       \
+    X(store_u8_small_2, as_bytes(small(a), small(b), small(c), small(d), 2))                       \
     X(sum, v_set1(v_sum(a)))                                                                       \
     X(hmax, v_set1(v_hmax(a)))
 

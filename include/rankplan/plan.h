@@ -37,7 +37,9 @@ typedef struct rp_bucket {
 typedef struct rp_plan_options {
     size_t struct_size; /* sizeof(rp_plan_options) */
     uint32_t isa;       /* mask of what may be used; default RP_ISA_DEFAULT */
-    bool no_fuse;       /* every activation and residual as a step of its own: slower, same bits */
+    /* Every activation and residual as a step of its own, and no two steps run together: slower,
+     * same bits. */
+    bool no_fuse;
     /* Converts weights in parallel, borrowed for the call; NULL: the caller alone. */
     rp_pool *pool;
 } rp_plan_options;

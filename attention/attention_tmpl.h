@@ -289,12 +289,14 @@ static void run(const struct rp_attention_args *args, size_t row0, size_t len, s
     const size_t d = args->head_dim, ld = args->ld;
     const float *const q = args->qkv + row0 * ld + head * d;
     const float *const k = q + args->n_heads * d, *const v = k + args->n_heads * d;
-    float *const out = args->out + row0 * args->ld_out + head * d;
+    float *const out = args->out + head * d;
 
     uint64_t *const ns = args->stage_ns;
     uint64_t began = rp_attention_lap(ns, RP_ATTENTION_N_STAGES, 0);
-    pack_keys(base + at.keys, k, ld, len, d);
-    pack_values(base + at.values, v, ld, len, d);
+    if (!args->packed) {
+        pack_keys(base + at.keys, k, ld, len, d);
+        pack_values(base + at.values, v, ld, len, d);
+    }
     if (args->rel)
         expand_bias(base + at.rel, len + (q1 - q0) - 1, -(int64_t)(q1 - 1),
                     args->rel + head * (2 * args->rel_span + 1), args->rel_span);
@@ -314,8 +316,8 @@ static void run(const struct rp_attention_args *args, size_t row0, size_t len, s
             product(rows, at.padded_dim / 16, len - j < VALUES_CHUNK ? len - j : VALUES_CHUNK,
                     base + at.scores + j, at.ld_scores, base + at.values + 16 * j, 16 * len,
                     base + at.products, at.ld_products, j > 0);
-        divide_rows(out + i * args->ld_out, args->ld_out, base + at.products, at.ld_products, sums,
-                    rows, d);
+        divide_rows(out + (row0 + i - args->out_row0) * args->ld_out, args->ld_out,
+                    base + at.products, at.ld_products, sums, rows, d);
         began = rp_attention_lap(ns, RP_ATTENTION_STAGE_VALUES, began);
     }
 }

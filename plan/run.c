@@ -96,13 +96,27 @@ static void phase_segment(struct rp_run *run, const struct rp_segment *seg, size
         phase_by_step(run, s, rows, workers);
 }
 
-static void phase_tasks(struct rp_run *run, size_t s)
+/* A query of one head is little work: tasks take all heads of a sequence, or as many as still leave
+ * every worker some. */
+static size_t heads_of_task(const struct rp_run *run, const struct rp_step *step, size_t workers)
+{
+    const size_t heads = step->p.attention.n_heads;
+    const size_t wanted = workers > 1 ? ceil_div(workers * TASKS_PER_WORKER, run->live.seqs) : 1;
+    return ceil_div(heads, wanted < heads ? wanted : heads);
+}
+
+static void phase_tasks(struct rp_run *run, size_t s, size_t workers)
 {
     const struct rp_step *step = &run->plan->steps[s];
-    size_t n = rp_bucket_rows(&run->live, step->rows);
-    if (step->op == RP_OP_ATTENTION)
-        n = run->n_blocks * step->p.attention.n_heads;
-    run->phases[run->n_phases++] = (struct rp_phase){.first = s, .end = s + 1, .n_tasks = n};
+    struct rp_phase phase = {
+        .first = s, .end = s + 1, .n_tasks = rp_bucket_rows(&run->live, step->rows)};
+    if (step->op == RP_OP_ATTENTION && step->read == RP_READ_ALL) {
+        phase.n_tasks = run->n_blocks * step->p.attention.n_heads;
+    } else if (step->op == RP_OP_ATTENTION) {
+        phase.heads = heads_of_task(run, step, workers);
+        phase.n_tasks = run->live.seqs * ceil_div(step->p.attention.n_heads, phase.heads);
+    }
+    run->phases[run->n_phases++] = phase;
 }
 
 /* By chunk when each worker gets a good block of rows; by step when someone is looking, or when few
@@ -124,7 +138,7 @@ static void make_phases(struct rp_run *run, size_t workers)
         if (seg->by_row)
             phase_segment(run, seg, workers);
         else
-            phase_tasks(run, seg->first);
+            phase_tasks(run, seg->first, workers);
     }
     for (size_t p = 0; p < run->n_phases; p++)
         atomic_store_explicit(&run->counters[p].next, 0, memory_order_relaxed);
@@ -178,27 +192,47 @@ static void run_rows(struct rp_run *run, size_t phase_index, struct rp_frame *fr
     }
 }
 
+/* Attention's share of the profile: query rows, and the keys and values of the whole sequence. */
+static void profile_attention(const struct rp_phase *phase, const struct rp_frame *frame, size_t t)
+{
+    const struct rp_run *run = frame->run;
+    const struct rp_step *step = &run->plan->steps[phase->first];
+    const size_t n_heads = step->p.attention.n_heads;
+    size_t heads = 1, seq, first, end;
+    if (step->read == RP_READ_ALL) {
+        const struct rp_query_block *b = &run->blocks[t / n_heads];
+        seq = (size_t)b->seq;
+        first = (size_t)b->q0;
+        end = (size_t)b->q1;
+    } else {
+        const size_t groups = ceil_div(n_heads, phase->heads), h = t % groups * phase->heads;
+        heads = phase->heads < n_heads - h ? phase->heads : n_heads - h;
+        seq = t / groups;
+        rp_step_read_rows(step, run->batch, seq, &first, &end);
+    }
+    const size_t width = heads * step->p.attention.head_dim, rows = end - first;
+    const size_t keys = (size_t)(run->batch->cu[seq + 1] - run->batch->cu[seq]);
+    rp_profile_task(run->profile, frame->worker, phase->first, 4 * width * rows * keys,
+                    2 * (rows + keys) * width * sizeof(float), rows);
+}
+
 /* A task of a step that does not work by row. */
 static void run_task(const struct rp_phase *phase, const struct rp_frame *frame, size_t t)
 {
     const struct rp_run *run = frame->run;
     const struct rp_step *step = &run->plan->steps[phase->first];
-    rp_step_task(step, frame, t);
+    rp_step_task(step, frame, t, phase->heads);
     if (!run->profile)
         return;
-    size_t rows = 1, width = step->width, read = 1;
     if (step->op == RP_OP_ATTENTION) {
-        const struct rp_query_block *b = &run->blocks[t / step->p.attention.n_heads];
-        width = step->p.attention.head_dim;
-        rows = (size_t)(b->q1 - b->q0);
-        /* The queries, and the keys and values of the whole sequence. */
-        read = rows + 2 * (size_t)(run->batch->cu[b->seq + 1] - run->batch->cu[b->seq]);
-    } else if (step->op == RP_OP_POOL) {
-        read = (size_t)(run->batch->cu[t + 1] - run->batch->cu[t]);
+        profile_attention(phase, frame, t);
+        return;
     }
-    const uint64_t flops = step->op == RP_OP_ATTENTION ? 2 * width * rows * (read - rows) : 0;
-    rp_profile_task(run->profile, frame->worker, phase->first, flops,
-                    (rows + read) * width * sizeof(float), rows);
+    size_t read = 1;
+    if (step->op == RP_OP_POOL)
+        read = (size_t)(run->batch->cu[t + 1] - run->batch->cu[t]);
+    rp_profile_task(run->profile, frame->worker, phase->first, 0,
+                    (1 + read) * step->width * sizeof(float), 1);
 }
 
 /* Shows the phase's step to the observer; what it says may stop the run. */

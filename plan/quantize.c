@@ -369,8 +369,8 @@ static rp_status quantize_graph(rp_weights *weights, const rp_graph *graph,
     rp_plan *plan;
     rp_plan_options_init(&plan_options);
     plan_options.pool = options->pool;
-    plan_options.no_prune =
-        true; /* which products are of tokens does not depend on who reads them */
+    /* Which products are of tokens does not depend on who reads them. */
+    plan_options.no_prune = true;
     RP_TRY(rp_plan_compile(graph, weights, &bucket, &plan_options, &plan, err));
     struct quantizing q = {.weights = weights,
                            .graph = graph,

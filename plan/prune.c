@@ -28,6 +28,7 @@
 static const bool moves[RP_OP_NODE_COUNT] = {
     [RP_OP_LAYER_NORM] = true, [RP_OP_GEMM] = true, [RP_OP_L2_NORM] = true,
     [RP_OP_ACTIVATION] = true, [RP_OP_ADD] = true,  [RP_OP_CONCAT] = true,
+    [RP_OP_GLU] = true,
 };
 
 enum rp_read rp_node_read(const struct rp_node *node)

@@ -254,7 +254,7 @@ static rp_value random_op(struct made *m, const rp_value *values, size_t n, size
     snprintf(name, sizeof name, "n%zu", i);
     snprintf(more, sizeof more, "n%zu.x", i);
     rp_value y;
-    switch (below(m, 8)) {
+    switch (below(m, 10)) {
     case 0: return norm(m, name, x, width);
     case 1: return rp_graph_activation(m->graph, name, x, (rp_activation)below(m, 7));
     case 2: return rp_graph_add(m->graph, name, x, any);
@@ -269,6 +269,14 @@ static rp_value random_op(struct made *m, const rp_value *values, size_t n, size
         snprintf(more, sizeof more, "n%zu.y", i);
         return linear(m, more, y, width, 2 * (size_t)dim, (rp_activation)below(m, 7),
                       below(m, 3) ? any : -1);
+    case 7:
+        y = linear(m, name, x, 2 * width, width, RP_ACT_NONE, -1);
+        return rp_graph_glu(m->graph, more, y, RP_ACT_GELU);
+    case 8: /* a row knows its place here, so reads do not pass */
+        if (width < 2)
+            return norm(m, name, x, width);
+        return rp_graph_rope(m->graph, name, x,
+                             &(rp_rope){.n_heads = 1, .head_dim = 2, .theta = 100});
     default:
         return linear(m, name, x, width, width, (rp_activation)below(m, 7), below(m, 2) ? any : -1);
     }

@@ -401,7 +401,7 @@ size_t rp_plan_text(const rp_plan *plan, char *buffer, size_t size)
         (unsigned long long)plan->arena_bytes, (unsigned long long)plan->scratch_bytes);
     for (size_t g = 0; g < plan->n_segments; g++) {
         const struct rp_segment *seg = &plan->segments[g];
-        if (seg->by_row)
+        if (seg->chunked)
             rp_text_add(&t, "segment %zu: %s, chunks of up to %zu rows\n", g,
                         rp_rows_name(seg->rows), seg->chunk_rows);
         else

@@ -12,6 +12,9 @@
  *     tokens:  [embed norm qkv] | attention | [out norm up down norm qkv] | attention | [out ...]
  *              segment 0          alone       segment 2                     alone       segment 4
  *
+ * Segments of sequences and markers (heads, and what is read of a last layer) run by step in either
+ * way: their rows are few, and a worker alone would have to stream all their weights.
+ *
  * Both have a layout of their own over the same arena.  By step, slots follow their live ranges
  * exactly.  By chunk, a slot made and used up inside one segment needs no room in the arena: it
  * lives in the worker's scratch, for the rows of the chunk; and one that crosses a segment's border
@@ -115,6 +118,7 @@ struct rp_segment {
     size_t first, end; /* steps */
     rp_rows rows;
     bool by_row;       /* every step works row by row; else it is one step */
+    bool chunked;      /* and by chunk it runs so: its rows are tokens */
     size_t chunk_rows; /* most rows of a chunk */
     uint64_t flops_per_row;
 };

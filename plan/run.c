@@ -3,7 +3,7 @@
  * A run is in one of two modes (plan/plan.h).  Its steps are cut into phases, after each of which
  * the workers meet:
  *
- *     by chunk   a segment: tasks are blocks of rows, each taken through all steps of the segment
+ *     by chunk   a segment of tokens: tasks are blocks of rows, each taken through all its steps
  *     by step    a step: tasks are blocks of rows x groups of columns; a segment too small to share
  *                is one task of all its rows
  *     both       attention, pooling: tasks are (queries, head) or sequences
@@ -84,7 +84,7 @@ static void phase_segment(struct rp_run *run, const struct rp_segment *seg, size
 {
     const size_t rows = rp_bucket_rows(&run->live, seg->rows);
     const bool small = seg->flops_per_row * rows < SMALL_FLOPS;
-    if (run->mode == RP_BY_CHUNK) {
+    if (run->mode == RP_BY_CHUNK && seg->chunked) {
         phase_by_chunk(run, seg, rows, small ? 1 : workers);
         return;
     }

@@ -624,6 +624,48 @@ static void plans_show_it(void **state)
     unmake(&m);
 }
 
+/* One sequence is enough tokens for the workers to take them in blocks of rows, but one row at the
+ * top: its products are shared out by columns. */
+static void one_row_is_work_for_all(void **state)
+{
+    (void)state;
+    const size_t length = 120, width = 256;
+    rp_pool *pool = toy_pool(4);
+    struct toy_batch b;
+    struct made m;
+    const rp_plan *plan;
+    rp_profile profile = {.struct_size = sizeof profile};
+    toy_batch_make(&b, &length, 1, VOCABULARY, 1);
+    make(&m, 1);
+    rp_value x = linear(&m, "qkv", embed(&m, width), 3 * width, width, RP_ACT_NONE, -1);
+    x = rp_graph_attention(
+        m.graph, "core", x,
+        &(rp_attention){.n_heads = 4, .head_dim = (int32_t)width / 4, .rel_bias = -1});
+    x = linear(&m, "up", x, 4 * width, width, RP_ACT_GELU, -1);
+    x = linear(&m, "down", x, width, 4 * width, RP_ACT_NONE, -1);
+    output(&m, rp_graph_pool(m.graph, "cls", x, RP_POOL_CLS), RP_ROWS_SEQS, width);
+    assert_true(check_same(&m, &b.batch, pool));
+    rp_session *s = open_session(&m, (struct way){.pool = pool});
+    assert_int_equal(rp_session_profile_start(s, 0, NULL), RP_OK);
+    run_ok(s, &b.batch);
+    assert_int_equal(rp_session_profile(s, &profile, NULL), RP_OK);
+    assert_int_equal(rp_session_plan(s, length, 1, 0, &plan, NULL), RP_OK);
+    for (size_t i = 0; i < profile.n_steps; i++) {
+        rp_step_info info;
+        assert_int_equal(rp_plan_step(plan, i, &info), RP_OK);
+        if (strcmp(info.name, "up") == 0 || strcmp(info.name, "down") == 0)
+            assert_in_range(profile.steps[i].calls, 4, 64);
+        if (strcmp(info.name, "core") == 0)
+            assert_int_equal(profile.steps[i].calls, 4);
+        if (strcmp(info.name, "qkv") == 0) /* in blocks of rows: by chunk */
+            assert_int_equal(profile.steps[i].calls, 4);
+    }
+    rp_session_destroy(s);
+    rp_pool_destroy(pool);
+    toy_batch_free(&b);
+    unmake(&m);
+}
+
 static void a_warm_run_allocates_nothing(void **state)
 {
     (void)state;
@@ -736,6 +778,7 @@ int main(void)
         cmocka_unit_test(only_what_is_read_is_work),
         cmocka_unit_test(moved_products_stay_int8),
         cmocka_unit_test(plans_show_it),
+        cmocka_unit_test(one_row_is_work_for_all),
         cmocka_unit_test(a_warm_run_allocates_nothing),
         cmocka_unit_test(every_family),
     };

@@ -41,12 +41,16 @@ struct rp_attention_args {
     size_t ld;
     float *out; /* columns h*d; apart from qkv */
     size_t ld_out;
+    size_t out_row0; /* the batch row whose result is out's first row; 0: out has them all */
     size_t n_heads, head_dim;
     float scale;
     size_t window; /* keys at most this far to either side of a row; 0: all */
     const float *
         rel; /* NULL, or [n_heads][2*rel_span+1]: bias of distance clamp(j-i, -span, span) + span */
     size_t rel_span;
+    /* The scratch is as the last call left it, and that was for the same sequence and head: its
+     * keys and values are there already.  With a window they are packed anew. */
+    bool packed;
     uint64_t *stage_ns; /* NULL, or RP_ATTENTION_N_STAGES counters to which nanoseconds are added
                            (for benchmarks: the clock is read a few times every block of rows) */
 };
@@ -56,9 +60,10 @@ struct rp_attention_kernel {
     uint32_t isa;
     /* Query rows [q0, q1) of the sequence that lies at batch rows [row0, row0+len), head `head`;
      * q1 <= len.  Any split of the rows gives the same bits.  Reads the head's columns of the
-     * sequence's rows and nothing else, writes the head's columns of rows [row0+q0, row0+q1) and
-     * nothing else.  scratch: aligned to 64, rp_attention_scratch_bytes() for a max_len >= len;
-     * what it holds does not matter.  Does not allocate; needs less than 8 KiB of stack. */
+     * sequence's rows and nothing else, writes the head's columns of rows [row0+q0, row0+q1),
+     * counted from out_row0, and nothing else.  scratch: aligned to 64,
+     * rp_attention_scratch_bytes() for a max_len >= len; what it holds does not matter unless
+     * `packed` says so.  Does not allocate; needs less than 8 KiB of stack. */
     void (*run)(const struct rp_attention_args *args, size_t row0, size_t len, size_t head,
                 size_t q0, size_t q1, void *scratch);
 };

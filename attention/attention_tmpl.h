@@ -469,13 +469,15 @@ static void run_part(const struct rp_attention_args *args, const struct rp_atten
     const size_t d = args->head_dim, ld = args->ld;
     const float *const q = args->qkv + row0 * ld + head * d;
     const float *const k = q + args->n_heads * d, *const v = k + args->n_heads * d;
-    float *const out = args->out + row0 * args->ld_out + head * d;
+    float *const out = args->out + head * d;
     const size_t key0 = first_seen(&see, q0) & ~(size_t)15, n_keys = end_seen(&see, q1 - 1) - key0;
 
     uint64_t *const ns = args->stage_ns;
     uint64_t began = rp_attention_lap(ns, RP_ATTENTION_N_STAGES, 0);
-    pack_keys(base + at->keys, k + key0 * ld, ld, n_keys, d);
-    pack_values(base + at->values, v + key0 * ld, ld, n_keys, d);
+    if (!args->packed || see.window < see.len) {
+        pack_keys(base + at->keys, k + key0 * ld, ld, n_keys, d);
+        pack_values(base + at->values, v + key0 * ld, ld, n_keys, d);
+    }
     if (args->rel)
         expand_bias(base + at->rel, n_keys + (q1 - q0) - 1, (int64_t)key0 - (int64_t)(q1 - 1),
                     args->rel + head * (2 * args->rel_span + 1), args->rel_span);
@@ -495,8 +497,8 @@ static void run_part(const struct rp_attention_args *args, const struct rp_atten
         began = rp_attention_lap(ns, RP_ATTENTION_STAGE_SOFTMAX, began);
         add_up(&see, at, i, rows, base + at->scores, base + at->values + 16 * skipped, 16 * n_keys,
                base + at->products);
-        divide_rows(out + i * args->ld_out, args->ld_out, base + at->products, at->ld_products,
-                    sums, rows, d);
+        divide_rows(out + (row0 + i - args->out_row0) * args->ld_out, args->ld_out,
+                    base + at->products, at->ld_products, sums, rows, d);
         began = rp_attention_lap(ns, RP_ATTENTION_STAGE_VALUES, began);
     }
 }

@@ -38,7 +38,7 @@ struct cli_options {
     const char *keep_fp32;
     const char *smoothing;
     const char *calibrate;
-    bool no_fuse;
+    bool no_fuse, no_prune;
     bool csv;
     const char *trace;
     const char *output;

@@ -168,6 +168,7 @@ rp_status cli_open_session(struct cli *cli, const struct cli_model *model, size_
     options.pool = cli->pool;
     options.isa = cli->isa;
     options.no_fuse = cli->o.no_fuse;
+    options.no_prune = cli->o.no_prune;
     options.max_tokens = max_tokens;
     return rp_session_create(rp_model_graph(model->model), rp_model_weights(model->model), &options,
                              out, &cli->err);

@@ -18,6 +18,42 @@
 /* ---- one step -----------------------------------------------------------------------------------
  */
 
+/* Leaves in *x and *y the rows that both have, when one has only those that are read. */
+static rp_status pick_rows(const struct cli_comparison *c, struct cli_pair *p, float **x, float **y,
+                           rp_error *err)
+{
+    const struct cli_run_step *a = &c->a->steps[p->a], *b = &c->b->steps[p->b];
+    const struct cli_run_step *whole = a->tokens ? b : a, *read = a->tokens ? a : b;
+    const struct cli_run *run = a->tokens ? c->a : c->b;
+    float **replaced = a->tokens ? y : x, *kept = a->tokens ? *x : *y;
+    size_t *tokens = calloc(read->rows + 1, sizeof *tokens);
+    float *picked = malloc((read->rows * read->width + 1) * sizeof *picked);
+    rp_status status = RP_OK;
+    if (!tokens || !picked)
+        status = cli_err(err, RP_ERR_NOMEM, "no memory to compare %s", a->name);
+    else if (!cli_rows_known(run, read->tokens, read->rows, whole->rows, tokens))
+        status = cli_err(err, RP_ERR_FORMAT,
+                         "%s: step %s: its %zu rows are not those of the %s tokens of a batch with "
+                         "%zu tokens",
+                         run->path, read->name, read->rows, read->tokens, whole->rows);
+    if (status == RP_OK) {
+        p->tokens = read->tokens;
+        p->rows = cli_rows_pick(tokens, read->rows, read->width, *replaced, kept, picked);
+        free(*replaced);
+        *replaced = picked;
+    } else {
+        free(picked);
+    }
+    free(tokens);
+    return status;
+}
+
+/* One has all rows, and the other only those that are read. */
+static bool other_rows(const struct cli_run_step *a, const struct cli_run_step *b)
+{
+    return (a->tokens != NULL) != (b->tokens != NULL);
+}
+
 static rp_status measure(const struct cli_comparison *c, struct cli_pair *p, rp_error *err)
 {
     const struct cli_run_step *a = &c->a->steps[p->a], *b = &c->b->steps[p->b];
@@ -26,13 +62,19 @@ static rp_status measure(const struct cli_comparison *c, struct cli_pair *p, rp_
     if (status != RP_OK)
         return status;
     status = cli_run_read(c->b, b, &y, err);
-    if (status == RP_OK && !cli_difference_take(x, y, a->rows * a->width, c->tol, &p->d))
+    if (status != RP_OK) {
+        free(x);
+        return status;
+    }
+    if (other_rows(a, b))
+        status = pick_rows(c, p, &x, &y, err);
+    if (status == RP_OK && !cli_difference_take(x, y, p->rows * a->width, c->tol, &p->d))
         status = cli_err(err, RP_ERR_NOMEM, "no memory to compare %s", a->name);
     if (status == RP_OK) {
         p->measured = true;
         p->verdict = p->d.same_bits ? CLI_SAME : p->d.n_over ? CLI_OVER : CLI_WITHIN;
-        free(y);
     }
+    free(y);
     free(x);
     return status;
 }
@@ -40,12 +82,19 @@ static rp_status measure(const struct cli_comparison *c, struct cli_pair *p, rp_
 static rp_status judge(const struct cli_comparison *c, struct cli_pair *p, rp_error *err)
 {
     const struct cli_run_step *a = &c->a->steps[p->a], *b = &c->b->steps[p->b];
-    if (a->rows != b->rows || a->width != b->width) {
+    const bool other = other_rows(a, b);
+    p->rows = a->rows;
+    if ((a->rows != b->rows && !other) || a->width != b->width) {
         p->verdict = CLI_OTHER_SHAPE;
         return RP_OK;
     }
     if (a->file && b->file)
         return measure(c, p, err);
+    if (other) {
+        p->verdict = CLI_OTHER_ROWS;
+        p->tokens = a->tokens ? a->tokens : b->tokens;
+        return RP_OK;
+    }
     if (!a->has_hash || !b->has_hash)
         return cli_err(err, RP_ERR_INVALID,
                        "%s: there is nothing to compare: %s has neither its values nor a hash",
@@ -129,7 +178,7 @@ static void find_firsts(struct cli_comparison *c, bool partial)
     c->first_different = c->first_over = c->first_jump = CLI_NONE;
     for (size_t i = c->n_pairs; i-- > 0;) {
         const struct cli_pair *p = &c->pairs[i];
-        if (p->verdict != CLI_SAME)
+        if (p->verdict > CLI_OTHER_ROWS)
             c->first_different = i;
         if (p->verdict >= CLI_OVER)
             c->first_over = i;
@@ -137,7 +186,7 @@ static void find_firsts(struct cli_comparison *c, bool partial)
             c->first_jump = i;
         if (p->measured && p->d.min_tol > c->min_tol)
             c->min_tol = p->d.min_tol;
-        if (!p->measured && p->verdict != CLI_SAME) {
+        if (!p->measured && p->verdict > CLI_OTHER_ROWS) {
             c->min_tol = HUGE_VAL;
             c->by_hash = c->by_hash || p->verdict == CLI_OVER;
         }
@@ -197,7 +246,7 @@ static rp_status rank_last(struct cli_comparison *c, rp_error *err)
 {
     for (size_t i = c->n_pairs; i-- > 0;) {
         const struct cli_run_step *a = &c->a->steps[c->pairs[i].a];
-        if (!a->per_seq || !c->pairs[i].measured)
+        if (!a->per_seq || a->tokens || !c->pairs[i].measured)
             continue;
         c->ranks_of = i;
         return a->rows >= (a->width == 1 ? 2 : 3) ? rank_pair(c, &c->pairs[i], err) : RP_OK;

@@ -17,7 +17,8 @@ struct cli_run_step {
     const char *name, *op;
     const char *file; /* plain name in the run's folder; NULL: no values */
     size_t rows, width;
-    bool per_seq; /* its rows are the sequences; false also when that is not known */
+    bool per_seq;       /* its rows are the sequences; false also when that is not known */
+    const char *tokens; /* "first", "last" or "marked": it has only those tokens' rows; or NULL */
     bool has_hash;
     bool hash_of_bytes; /* of the rows of bytes that the values stand for, not of the values */
     uint64_t hash;
@@ -54,20 +55,44 @@ RP_CHECKED rp_status cli_run_read(const struct cli_run *run, const struct cli_ru
 RP_CHECKED rp_status cli_run_same_batch(const struct cli_run *a, const struct cli_run *b,
                                         rp_error *err);
 
+/* ---- rows that only one side has all of: cli/rows.c
+ * ------------------------------------------------
+ */
+
+/* Whether it is a value of cli_run_step's tokens. */
+bool cli_is_mark(const char *mark);
+
+/* The step's name without the mark that tells its rows: "layers.0.ffn.norm.first" is of
+ * "layers.0.ffn.norm".  False when it has none, or is longer than size - 1. */
+bool cli_name_without_mark(const struct cli_run_step *step, char *out, size_t size);
+
+/* Which of the run's n_tokens each of the n_rows of a step with such `tokens` stands for, to be
+ * given to cli_rows_pick.  False when the run's index does not say, or says something else. */
+bool cli_rows_known(const struct cli_run *run, const char *tokens, size_t n_rows, size_t n_tokens,
+                    size_t *out);
+
+/* Puts the rows of `whole` that stand for the tokens into picked[n_rows], and moves those of `read`
+ * that have no token out of the way; returns how many rows both are. */
+size_t cli_rows_pick(const size_t *tokens, size_t n_rows, size_t width, const float *whole,
+                     float *read, float *picked);
+
 /* ---- steps of both: cli/match.c -----------------------------------------------------------------
  */
 
 enum cli_verdict {
-    CLI_SAME,   /* bit for bit */
-    CLI_WITHIN, /* the tolerance */
-    CLI_OVER,   /* the tolerance, or hashes that differ where there is nothing else */
+    CLI_SAME,       /* bit for bit */
+    CLI_OTHER_ROWS, /* one has only the rows that are read, and there are but hashes */
+    CLI_WITHIN,     /* the tolerance */
+    CLI_OVER,       /* the tolerance, or hashes that differ where there is nothing else */
     CLI_OTHER_SHAPE
 };
 
 struct cli_pair {
     size_t a, b; /* steps */
     enum cli_verdict verdict;
-    bool measured; /* d is there: both have values */
+    bool measured;      /* d is there: both have values */
+    size_t rows;        /* that were compared: those that both have */
+    const char *tokens; /* which those are, when only one side has all; or NULL */
     struct cli_difference d;
     double input; /* largest d.scaled of what it reads */
 };

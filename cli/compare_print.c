@@ -6,7 +6,7 @@
 
 static const char *verdict_name(const struct cli_pair *p)
 {
-    static const char *const names[] = {"same", "within", "OVER", "SHAPE"};
+    static const char *const names[] = {"same", "rows", "within", "OVER", "SHAPE"};
     return p->verdict == CLI_OVER && !p->measured ? "HASH" : names[p->verdict];
 }
 
@@ -57,8 +57,13 @@ static void print_row(const struct cli_comparison *c, const struct cli_pair *p)
         printf("  %zux%zu against %zux%zu\n", a->rows, a->width, b->rows, b->width);
         return;
     }
-    snprintf(text, sizeof text, "%zux%zu", a->rows, a->width);
+    snprintf(text, sizeof text, "%zux%zu", p->rows, a->width);
     printf("  %-9s ", text);
+    if (p->verdict == CLI_OTHER_ROWS) {
+        printf("hashes of %zu and of %zu rows: only the %s tokens' are in both\n", a->rows, b->rows,
+               p->tokens);
+        return;
+    }
     if (!p->measured) {
         puts(p->verdict == CLI_SAME ? "hashes are equal" : "hashes differ");
         return;
@@ -73,6 +78,8 @@ static void print_row(const struct cli_comparison *c, const struct cli_pair *p)
     put_number(p->d.snr_db, 4, 6);
     snprintf(text, sizeof text, "%u/%u/%u", p->d.ulp[0], p->d.ulp[1], p->d.ulp[2]);
     printf("%-18s %zu", text, p->d.n_over);
+    if (p->tokens)
+        printf(" (of the %s tokens)", p->tokens);
     if (p->d.n_nan)
         printf(" (%zu NaN on one side)", p->d.n_nan);
     putchar('\n');
@@ -211,6 +218,8 @@ static void put_pair(const struct cli_comparison *c, const struct cli_pair *p)
     put_string(a->op);
     printf(",\"verdict\":\"%s\",\"shape\":[%zu,%zu],\"shape_b\":[%zu,%zu]", verdict_name(p),
            a->rows, a->width, b->rows, b->width);
+    if (p->tokens)
+        printf(",\"tokens\":\"%s\"", p->tokens);
     if (p->measured) {
         put_value("max_abs", d->max_abs);
         printf(",\"at\":[%zu,%zu]", d->worst / width, d->worst % width);

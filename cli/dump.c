@@ -177,6 +177,8 @@ static void put_step(FILE *f, const struct dump *d, const struct dumped *s)
     fprintf(f, ", \"rows\": \"%s\", \"shape\": [%zu, %zu], \"dtype\": \"%s\"",
             rows_name(s->step.rows), s->rows, cli_step_values(&s->step),
             cli_step_is_bytes(&s->step) ? "q8" : "f32");
+    if (s->step.tokens)
+        fprintf(f, ", \"tokens\": \"%s\"", s->step.tokens);
     put_inputs(f, d->plan, s->step.index);
     fprintf(f, ", \"xxh3\": \"%016llx\"", (unsigned long long)s->hash);
     put_stats(f, &s->stats);
@@ -186,17 +188,22 @@ static void put_step(FILE *f, const struct dump *d, const struct dumped *s)
 static void put_head(FILE *f, const struct dump *d)
 {
     const size_t n_tokens = (size_t)d->batch->cu[d->batch->n_seqs];
+    const int32_t *mcu = d->batch->markers ? d->batch->mcu : NULL;
     fprintf(f, "{\n  \"format\": \"" CLI_DUMP_FORMAT "\", \"version\": %d, \"rankplan\": ",
             CLI_DUMP_VERSION);
     put_name(f, rp_version());
     fputs(",\n  \"family\": ", f);
     put_name(f, d->model->info.family);
-    fprintf(f, ", \"precision\": \"%s\", \"fused\": %s, \"partial\": %s",
+    fprintf(f, ", \"precision\": \"%s\", \"fused\": %s, \"pruned\": %s, \"partial\": %s",
             cli_precision_name(d->model->info.precision), d->cli->o.no_fuse ? "false" : "true",
-            d->cli->o.filter ? "true" : "false");
+            d->cli->o.no_prune ? "false" : "true", d->cli->o.filter ? "true" : "false");
     put_ints(f, "cu", d->batch->cu, d->batch->n_seqs + 1);
     put_ints(f, "ids", d->batch->ids, n_tokens);
     put_ints(f, "type_ids", d->batch->type_ids, n_tokens);
+    if (mcu) {
+        put_ints(f, "mcu", mcu, d->batch->n_seqs + 1);
+        put_ints(f, "markers", d->batch->markers, (size_t)mcu[d->batch->n_seqs]);
+    }
     fputs(",\n  \"plan\": [", f);
     for (size_t i = 0; i < d->n_steps; i++) {
         rp_step_info step;

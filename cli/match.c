@@ -5,6 +5,10 @@
  * residual "attn.out" and "attn.out.add".  So where only one side has the parts, its last part is
  * what the other calls by the product's own name, and the parts before it have no counterpart,
  * which is no difference.
+ *
+ * Where one run has only the rows that are read, a step that gathers them ("ffn.norm.first"), or
+ * that is there once for each of two kinds of rows ("attn.out.first", "attn.out.marked"), has no
+ * counterpart either.
  */
 #include "cli/compare.h"
 
@@ -72,6 +76,43 @@ static enum kind counterpart(const struct cli_run *run, const char *name,
     return has(other, out) ? WHOLE : NOTHING;
 }
 
+/* Whether a step without a counterpart is one of rows that are read, and the other run has the
+ * value whole. */
+static bool of_read_rows(const struct cli_run_step *step, const struct cli_run *other)
+{
+    char whole[NAME_BYTES];
+    if (!cli_name_without_mark(step, whole, sizeof whole))
+        return false;
+    for (size_t i = 0; i < N_PARTS && !has(other, whole); i++) {
+        const size_t n = strlen(whole), tail = strlen(parts[i]);
+        if (n > tail && strcmp(whole + n - tail, parts[i]) == 0)
+            whole[n - tail] = 0; /* of a product that the other has fused */
+    }
+    return has(other, whole);
+}
+
+/* The other way about: whether the other run has the value, but in rows that are read. */
+static bool in_read_rows(const struct cli_run_step *step, const struct cli_run *run,
+                         const struct cli_run *other)
+{
+    char whole[NAME_BYTES], base[NAME_BYTES], ours[NAME_BYTES];
+    base_of(run, step->name, ours);
+    for (size_t i = 0; !step->tokens && i < other->n_steps; i++) {
+        if (!cli_name_without_mark(&other->steps[i], whole, sizeof whole))
+            continue;
+        base_of(run, whole, base);
+        if (strcmp(base, ours) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool is_no_difference(const struct cli_run_step *step, const struct cli_run *run,
+                             const struct cli_run *other)
+{
+    return of_read_rows(step, other) || in_read_rows(step, run, other);
+}
+
 static size_t find_pair(const struct cli_comparison *c, size_t i, const json_t *map, bool *is_part)
 {
     char name[NAME_BYTES];
@@ -96,12 +137,13 @@ static rp_status match_all(struct cli_comparison *c, const json_t *map, bool *ta
         if (other != CLI_NONE) {
             taken[other] = true;
             c->pairs[c->n_pairs++] = (struct cli_pair){.a = i, .b = other};
-        } else if (!is_part) {
+        } else if (!is_part && !is_no_difference(&c->a->steps[i], c->a, c->b)) {
             c->missing[0][c->n_missing[0]++] = i;
         }
     }
     for (size_t i = 0; i < c->b->n_steps; i++)
-        if (!taken[i] && counterpart(c->b, c->b->steps[i].name, c->a, name) != PART)
+        if (!taken[i] && counterpart(c->b, c->b->steps[i].name, c->a, name) != PART &&
+            !is_no_difference(&c->b->steps[i], c->b, c->a))
             c->missing[1][c->n_missing[1]++] = i;
     return RP_OK;
 }

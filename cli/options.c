@@ -66,15 +66,17 @@ const struct cli_command cli_commands[] = {
      "  rankplan rerank examples/models/apt-bert-tiny --query 'web server' packages.txt --top-n "
      "5\n",
      CLI_TAKES_MODEL_AND_FILE, cli_rerank},
-    {"plan", "MODEL --bucket T,S[,M]", "the plan for a bucket, as text", "bucket no-fuse ",
+    {"plan", "MODEL --bucket T,S[,M]", "the plan for a bucket, as text", "bucket no-fuse no-prune ",
      "Prints the steps that MODEL becomes for batches of up to T tokens in S sequences (with M "
      "markers).\n\n"
      "  --bucket T,S[,M]  the bucket\n"
      "  --no-fuse         every activation and residual as a step of its own, no two steps "
-     "together\n\n"
+     "together\n"
+     "  --no-prune        also the rows that nothing reads\n\n"
      "  rankplan plan MODEL --bucket 128,1\n",
      CLI_TAKES_MODEL, cli_plan},
-    {"check", "MODEL [--cases FILE]", "compare with reference outputs", "cases tol no-fuse ",
+    {"check", "MODEL [--cases FILE]", "compare with reference outputs",
+     "cases tol no-fuse no-prune ",
      "Runs the token ids of a cases.safetensors and compares every tensor there (hidden.N, last, "
      "pooler,\n"
      "logits) with the model's own: max abs error, and that error over the tensor's largest value. "
@@ -82,21 +84,23 @@ const struct cli_command cli_commands[] = {
      "with `group` is a set of rankings: their order, recall@1 and MRR are printed.\n\n"
      "  --cases FILE      default: MODEL/cases.safetensors\n"
      "  --tol X           largest relative error that passes (default 2e-5)\n"
-     "  --no-fuse         without fused steps\n\n"
+     "  --no-fuse         without fused steps\n"
+     "  --no-prune        also the rows that nothing reads\n\n"
      "  rankplan check examples/models/apt-bert-tiny\n",
      CLI_TAKES_MODEL, cli_check},
-    {"digest", "MODEL [FILE|-]", "a hash of every step's result", "query cases no-fuse ",
+    {"digest", "MODEL [FILE|-]", "a hash of every step's result", "query cases no-fuse no-prune ",
      "Runs the lines of text as one batch and prints for each step: index, name, kind, rows x "
      "width, XXH3 of\n"
      "the result; last the hash of them all.  Equal on every machine, so two runs compare with "
      "diff.\n\n"
      "  --query Q         each line as a pair with this query before it\n"
      "  --cases FILE      the ids of a cases.safetensors instead of text\n"
-     "  --no-fuse         without fused steps (which have hashes of their own)\n\n"
+     "  --no-fuse         without fused steps (which have hashes of their own)\n"
+     "  --no-prune        also the rows that nothing reads\n\n"
      "  rankplan digest MODEL texts.txt > here.txt; diff here.txt there.txt\n",
      CLI_TAKES_MODEL_AND_FILE, cli_digest},
     {"dump", "MODEL [FILE|-] -o DIR", "every step's result as a .npy file",
-     "output filter stats-only query cases no-fuse ",
+     "output filter stats-only query cases no-fuse no-prune ",
      "Runs the lines of text as one batch and writes the result of each step into the folder DIR, "
      "as\n"
      "0007_layers.0.ffn.down.npy (f32, the rows that the batch has) and index.json (hash, shape, "
@@ -107,7 +111,8 @@ const struct cli_command cli_commands[] = {
      "  --stats-only      the index alone\n"
      "  --query Q         each line as a pair with this query before it\n"
      "  --cases FILE      the ids of a cases.safetensors instead of text\n"
-     "  --no-fuse         without fused steps\n\n"
+     "  --no-fuse         without fused steps\n"
+     "  --no-prune        also the rows that nothing reads\n\n"
      "  rankplan dump MODEL texts.txt -o here\n",
      CLI_TAKES_MODEL_AND_FILE, cli_dump},
     {"compare", "A B", "where two runs differ", "tol map min-tol partial json ",
@@ -148,7 +153,7 @@ const struct cli_command cli_commands[] = {
      "  rankplan compare-precision MODEL texts.txt\n",
      CLI_TAKES_MODEL_AND_FILE, cli_compare_precision},
     {"profile", "MODEL [FILE|-]", "where the milliseconds go",
-     "query cases json csv trace no-fuse ",
+     "query cases json csv trace no-fuse no-prune ",
      "Runs the lines of text as one batch 20 times and prints for each step, and each kind of "
      "step, its time, its\n"
      "share of all threads' time, its speed and its share of this machine's peak, the largest "
@@ -158,10 +163,11 @@ const struct cli_command cli_commands[] = {
      "  --json, --csv     the same for programs\n"
      "  --trace FILE      also a timeline, a track per thread, that Perfetto and chrome://tracing "
      "open\n"
-     "  --no-fuse         without fused steps\n\n"
+     "  --no-fuse         without fused steps\n"
+     "  --no-prune        also the rows that nothing reads\n\n"
      "  rankplan profile MODEL texts.txt --threads 2 --trace trace.json\n",
      CLI_TAKES_MODEL_AND_FILE, cli_profile},
-    {"bench", "MODEL --shape SHAPE", "how long a batch takes", "shape json no-fuse ",
+    {"bench", "MODEL --shape SHAPE", "how long a batch takes", "shape json no-fuse no-prune ",
      "Times batches of random ids (the seed is fixed), tokenising left out.\n\n"
      "  --shape BxS            B texts of S tokens\n"
      "  --shape ragged:N:LO:HI N texts of LO to HI tokens\n"
@@ -192,6 +198,7 @@ enum {
     OPT_JSON,
     OPT_PROMPT,
     OPT_NO_FUSE,
+    OPT_NO_PRUNE,
     OPT_CSV,
     OPT_TRACE,
     OPT_FILTER,
@@ -224,6 +231,7 @@ static const struct option long_options[] = {
     {"json", no_argument, NULL, OPT_JSON},
     {"prompt", required_argument, NULL, OPT_PROMPT},
     {"no-fuse", no_argument, NULL, OPT_NO_FUSE},
+    {"no-prune", no_argument, NULL, OPT_NO_PRUNE},
     {"csv", no_argument, NULL, OPT_CSV},
     {"trace", required_argument, NULL, OPT_TRACE},
     {"output", required_argument, NULL, OPT_OUTPUT},
@@ -364,6 +372,7 @@ static int set_option(struct cli_options *o, int option, const char *value)
     case OPT_JSON: o->json = true; return CLI_OK;
     case OPT_PROMPT: o->prompt = value; return CLI_OK;
     case OPT_NO_FUSE: o->no_fuse = true; return CLI_OK;
+    case OPT_NO_PRUNE: o->no_prune = true; return CLI_OK;
     case OPT_CSV: o->csv = true; return CLI_OK;
     case OPT_TRACE: o->trace = value; return CLI_OK;
     case OPT_OUTPUT: o->output = value; return CLI_OK;

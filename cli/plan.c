@@ -16,6 +16,7 @@ int cli_plan(struct cli *cli)
     rp_plan_options_init(&options);
     options.isa = cli->isa;
     options.no_fuse = cli->o.no_fuse;
+    options.no_prune = cli->o.no_prune;
     options.pool = cli->pool;
     rp_plan *plan = NULL;
     int code = CLI_OK;
@@ -67,8 +68,9 @@ static rp_status print_digest(struct cli *cli, rp_session *session, const rp_bat
     for (size_t i = 0; i < digest.n_steps && digest.hashes; i++) {
         rp_step_info step;
         if (rp_plan_step(plan, i, &step) == RP_OK)
-            printf("%zu %s %s %zux%zu %016llx\n", i, step.name, step.kind, digest.rows[i],
-                   cli_step_values(&step), (unsigned long long)digest.hashes[i]);
+            printf("%zu %s %s %zux%zu %016llx%s%s\n", i, step.name, step.kind, digest.rows[i],
+                   cli_step_values(&step), (unsigned long long)digest.hashes[i],
+                   step.tokens ? " " : "", step.tokens ? step.tokens : "");
     }
     if (status == RP_OK)
         printf("whole %016llx\n", (unsigned long long)digest.whole);

@@ -102,6 +102,10 @@ static const char *read_index_step(const json_t *step, struct cli_run_step *out)
     const char *rows = json_string_value(json_object_get(step, "rows"));
     const char *dtype = json_string_value(json_object_get(step, "dtype"));
     const char *op = json_string_value(json_object_get(step, "op"));
+    const json_t *tokens = json_object_get(step, "tokens");
+    out->tokens = json_string_value(tokens);
+    if (tokens && !json_is_null(tokens) && !(out->tokens && cli_is_mark(out->tokens)))
+        return "tokens";
     out->name = json_string_value(json_object_get(step, "tensor"));
     out->op = op ? op : "?";
     out->file = json_string_value(file);
@@ -212,7 +216,7 @@ static bool parse_size(const char *s, const char *end, uint64_t *out)
     return s < end;
 }
 
-/* "12 layers.1.attn.out gemm 113x64 0123456789abcdef" */
+/* "12 layers.1.attn.out gemm 113x64 0123456789abcdef", or with " first" behind it */
 static bool read_digest_line(char *line, size_t index, struct cli_run_step *out)
 {
     char *words[5];
@@ -221,10 +225,12 @@ static bool read_digest_line(char *line, size_t index, struct cli_run_step *out)
         if (!(words[i] = next_word(&line)))
             return false;
     const char *x = strchr(words[3], 'x');
-    *out = (struct cli_run_step){.name = words[1], .op = words[2], .has_hash = true};
-    if (*line || !*words[1] || !x || !parse_size(words[0], words[0] + strlen(words[0]), &number) ||
-        number != index || !parse_size(words[3], x, &rows) ||
-        !parse_size(x + 1, x + strlen(x), &width) || !fits(rows, width))
+    *out = (struct cli_run_step){
+        .name = words[1], .op = words[2], .tokens = next_word(&line), .has_hash = true};
+    if (*line || (out->tokens && !cli_is_mark(out->tokens)) || !*words[1] || !x ||
+        !parse_size(words[0], words[0] + strlen(words[0]), &number) || number != index ||
+        !parse_size(words[3], x, &rows) || !parse_size(x + 1, x + strlen(x), &width) ||
+        !fits(rows, width))
         return false;
     out->rows = (size_t)rows;
     out->width = (size_t)width;
@@ -369,7 +375,7 @@ rp_status cli_run_read(const struct cli_run *run, const struct cli_run_step *ste
 
 rp_status cli_run_same_batch(const struct cli_run *a, const struct cli_run *b, rp_error *err)
 {
-    static const char *const keys[] = {"cu", "ids", "type_ids"};
+    static const char *const keys[] = {"cu", "ids", "type_ids", "markers", "mcu"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const json_t *x = json_object_get(a->index, keys[i]);
         const json_t *y = json_object_get(b->index, keys[i]);

@@ -42,6 +42,7 @@ static void find_segments(rp_plan *plan)
             *seg = (struct rp_segment){.first = s, .rows = step->rows, .by_row = by_row};
         }
         seg->end = s + 1;
+        seg->chunked = by_row && seg->rows == RP_ROWS_TOKENS;
         seg->flops_per_row += step->flops_per_row;
     }
 }
@@ -60,7 +61,7 @@ static void find_chunk_slots(rp_plan *plan)
     for (size_t i = 0; i < plan->n_slots; i++) {
         struct rp_slot *slot = &plan->slots[i];
         const struct rp_segment *seg = segment_of(plan, slot->first);
-        slot->in_chunk = seg->by_row && !slot->is_output && slot->last < seg->end;
+        slot->in_chunk = seg->chunked && !slot->is_output && slot->last < seg->end;
     }
 }
 
@@ -70,7 +71,8 @@ static int32_t in_place_slot(const rp_plan *plan, size_t s, enum rp_mode mode)
 {
     const struct rp_step *step = &plan->steps[s];
     int32_t from = -1;
-    if (step->op == RP_OP_ACTIVATION || step->op == RP_OP_ADD || step->op == RP_OP_ROPE)
+    if (step->op == RP_OP_ACTIVATION || step->op == RP_OP_ADD || step->op == RP_OP_ROPE ||
+        (step->op == RP_OP_GATHER && plan->slots[step->in[0]].rows == step->rows))
         from = step->in[0];
     else if (rp_op_multiplies(step->op) && step->n_in == 2 && step->in[0] != step->in[1])
         from = step->in[1];
@@ -89,8 +91,8 @@ static size_t first_use(const rp_plan *plan, const struct rp_slot *slot)
 }
 
 /* Records of one mode and one space (the arena, or the chunk's scratch): what does not live there
- * has no bytes.  By chunk, slots in the arena are alive throughout every segment that they touch.
- */
+ * has no bytes.  By chunk, slots in the arena are alive throughout every segment that they touch
+ * and that runs so. */
 static rp_status fill_records(const rp_plan *plan, enum rp_mode mode, bool chunk_space,
                               size_t chunk_rows, struct rp_layout_record *records, rp_error *err)
 {
@@ -110,11 +112,12 @@ static rp_status fill_records(const rp_plan *plan, enum rp_mode mode, bool chunk
             .last = slot->last,
             .bytes = here ? bytes : 0,
             .alias_of = here ? in_place_slot(plan, slot->first, mode) : -1};
-        if (mode == RP_BY_CHUNK && !chunk_space) {
-            records[i].first = segment_of(plan, slot->first)->first;
-            if (slot->last < plan->n_steps)
-                records[i].last = segment_of(plan, slot->last)->end - 1;
-        }
+        const struct rp_segment *made = segment_of(plan, slot->first);
+        const struct rp_segment *used = segment_of(plan, slot->last);
+        if (mode == RP_BY_CHUNK && !chunk_space && made->chunked)
+            records[i].first = made->first;
+        if (mode == RP_BY_CHUNK && !chunk_space && used->chunked && slot->last < plan->n_steps)
+            records[i].last = used->end - 1;
     }
     return RP_OK;
 }

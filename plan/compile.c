@@ -79,17 +79,26 @@ static void find_needed(struct rp_lowering *l)
             l->needed[graph->nodes[i].in[k]] = true;
 }
 
+/* The most steps that lowering makes of node i, gathers of its value among them. */
+static size_t most_steps(const struct rp_lowering *l, size_t i)
+{
+    size_t n = 0;
+    for (int read = RP_READ_FIRST; rp_pruned(l, i) && read < RP_READS; read++)
+        n += l->reads[i] & RP_READ_BIT(read) ? RP_LOWERED_STEPS : 0;
+    return n ? n : RP_LOWERED_STEPS + (l->prunes ? RP_READS - 1 : 0);
+}
+
 /* Room for the most that lowering can make: its steps of an op, each with a name; and table names.
  */
 static bool make_room(struct rp_lowering *l)
 {
     const rp_graph *graph = l->graph;
     rp_plan *plan = l->plan;
-    const size_t steps = RP_LOWERED_STEPS * graph->n_nodes;
-    size_t bytes = 1, ropes = 1;
+    size_t steps = 0, bytes = 1, ropes = 1;
     for (size_t i = 0; i < graph->n_nodes; i++) {
         ropes += graph->nodes[i].op == RP_OP_ROPE;
-        bytes += RP_LOWERED_STEPS * (strlen(graph->nodes[i].name) + 8);
+        steps += most_steps(l, i);
+        bytes += most_steps(l, i) * (strlen(graph->nodes[i].name) + RP_SUFFIX_BYTES);
         for (size_t t = 0; graph->nodes[i].op == RP_OP_EMBED && t < graph->nodes[i].p.embed.n; t++)
             bytes +=
                 strlen(
@@ -121,21 +130,53 @@ static void lower_outputs(struct rp_lowering *l)
         l->names_used += strlen(o->name) + 1;
         strcpy(name, o->name);
         plan->outputs[plan->n_outputs++] =
-            (struct rp_plan_output){.name = name, .slot = l->slot_of[o->value]};
-        plan->slots[l->slot_of[o->value]].is_output = true;
+            (struct rp_plan_output){.name = name, .slot = l->slots[o->value]};
+        plan->slots[l->slots[o->value]].is_output = true;
     }
+}
+
+/* Node i at the rows of `read`: its shape is that of these rows meanwhile. */
+static rp_status lower_at(struct rp_lowering *l, size_t i, enum rp_read read, rp_error *err)
+{
+    const rp_rows rows = l->shapes[i].rows;
+    l->read = read;
+    l->slot_of = l->slots + read * l->graph->n_nodes;
+    if (read != RP_READ_ALL)
+        l->shapes[i].rows = rp_read_rows(read);
+    const rp_status status = rp_op_lower(l, i, err);
+    l->shapes[i].rows = rows;
+    return status;
+}
+
+/* What a node reads of a pruned value comes right before it, with all that leads there: so steps of
+ * the same rows stand together, whatever else the graph has in between. */
+static rp_status lower_what_is_read(struct rp_lowering *l, size_t reader, rp_error *err)
+{
+    const struct rp_node *node = &l->graph->nodes[reader];
+    const enum rp_read read = rp_node_read(node);
+    const int32_t *slots = l->slots + read * l->graph->n_nodes;
+    if (read == RP_READ_ALL || !rp_pruned(l, (size_t)node->in[0]))
+        return RP_OK;
+    for (size_t i = 0; i <= (size_t)node->in[0]; i++)
+        if (l->needed[i] && rp_pruned(l, i) && (l->reads[i] & RP_READ_BIT(read)) && slots[i] < 0)
+            RP_TRY(lower_at(l, i, read, err));
+    return RP_OK;
 }
 
 static rp_status lower_graph(struct rp_lowering *l, rp_error *err)
 {
     const rp_graph *graph = l->graph;
+    find_needed(l);
+    rp_prune(l);
     if (!make_room(l))
         return rp_fail(err, RP_ERR_NOMEM, "no memory for a plan of %zu ops", graph->n_nodes);
-    find_needed(l);
+    for (size_t i = 0; i < RP_READS * graph->n_nodes; i++)
+        l->slots[i] = -1;
     for (size_t i = 0; i < graph->n_nodes; i++) {
-        l->slot_of[i] = -1;
-        if (l->needed[i])
-            RP_TRY(rp_op_lower(l, i, err));
+        if (!l->needed[i] || rp_pruned(l, i))
+            continue;
+        RP_TRY(lower_what_is_read(l, i, err));
+        RP_TRY(lower_at(l, i, RP_READ_ALL, err));
     }
     lower_outputs(l);
     return rp_plan_arrange(l->plan, l->no_fuse, err);
@@ -168,11 +209,12 @@ static rp_status build(struct rp_lowering *l, const rp_plan_options *options, rp
 {
     const size_t n = l->graph->n_nodes, forms = rp_weights_count(l->weights) * RP_FORM_COUNT;
     l->shapes = calloc(n + 1, sizeof *l->shapes);
-    l->slot_of = calloc(n + 1, sizeof *l->slot_of);
+    l->slots = calloc(RP_READS * n + 1, sizeof *l->slots);
+    l->reads = calloc(n + 1, sizeof *l->reads);
     l->needed = calloc(n + 1, sizeof *l->needed);
     l->counted = calloc(forms + 1, sizeof *l->counted);
     rp_status status;
-    if (!l->shapes || !l->slot_of || !l->needed || !l->counted)
+    if (!l->shapes || !l->slots || !l->reads || !l->needed || !l->counted)
         status = rp_fail(err, RP_ERR_NOMEM, "no memory to lower %zu ops", n);
     else
         status = choose_kernels(l->plan, options->isa, err);
@@ -180,10 +222,12 @@ static rp_status build(struct rp_lowering *l, const rp_plan_options *options, rp
         status = check_graph(l, err);
     if (status == RP_OK)
         status = lower_graph(l, err);
-    l->plan->making_bytes = (n + 1) * (sizeof *l->shapes + sizeof *l->slot_of + sizeof *l->needed) +
+    l->plan->making_bytes = (n + 1) * (sizeof *l->shapes + sizeof *l->reads + sizeof *l->needed) +
+                            (RP_READS * n + 1) * sizeof *l->slots +
                             (forms + 1) * sizeof *l->counted + rp_plan_arrange_bytes(l->plan);
     free(l->shapes);
-    free(l->slot_of);
+    free(l->slots);
+    free(l->reads);
     free(l->needed);
     free(l->counted);
     return status;
@@ -211,6 +255,7 @@ static rp_status compile(const rp_graph *graph, const rp_weights *weights, rp_we
                             .make = make,
                             .pool = options->pool,
                             .no_fuse = options->no_fuse,
+                            .no_prune = options->no_prune,
                             .plan = plan};
     const rp_fpenv callers = rp_fpenv_enter(); /* scales and tables are computed here */
     const rp_status status = build(&l, options, err);
@@ -255,15 +300,25 @@ void rp_plan_get_sizes(const rp_plan *plan, rp_plan_sizes *out)
                            .plan_bytes = plan->own_bytes};
 }
 
-/* Pairs of a query and a key that it sees. */
-static uint64_t pairs_of_batch(const rp_batch *batch, size_t window)
+uint64_t rp_step_pairs(const struct rp_step *step, const rp_batch *batch, size_t seq)
 {
+    const size_t len = (size_t)(batch->cu[seq + 1] - batch->cu[seq]);
+    const size_t window = step->p.attention.window;
     uint64_t pairs = 0;
-    for (size_t s = 0; s < batch->n_seqs; s++) {
-        const size_t len = (size_t)(batch->cu[s + 1] - batch->cu[s]);
-        pairs += rp_attention_pairs(len, window, 0, len);
+    if (len == 0)
+        return 0;
+    switch (step->read) {
+    case RP_READ_FIRST: return rp_attention_pairs(len, window, 0, 1);
+    case RP_READ_LAST: return rp_attention_pairs(len, window, len - 1, len);
+    case RP_READ_MARKED:
+        for (int32_t m = batch->mcu ? batch->mcu[seq] : 0; batch->mcu && m < batch->mcu[seq + 1];
+             m++) {
+            const size_t q = (size_t)batch->markers[m];
+            pairs += rp_attention_pairs(len, window, q, q + 1);
+        }
+        return pairs;
+    default: return rp_attention_pairs(len, window, 0, len);
     }
-    return pairs;
 }
 
 uint64_t rp_plan_flops(const rp_plan *plan, const rp_batch *batch)
@@ -274,10 +329,12 @@ uint64_t rp_plan_flops(const rp_plan *plan, const rp_batch *batch)
     const rp_bucket live = {tokens, batch->n_seqs, markers};
     for (size_t s = 0; s < plan->n_steps; s++) {
         const struct rp_step *step = &plan->steps[s];
-        if (step->op == RP_OP_ATTENTION)
-            sum += step->flops_per_row * pairs_of_batch(batch, step->p.attention.window);
-        else if (rp_op_multiplies(step->op))
+        if (step->op == RP_OP_ATTENTION) {
+            for (size_t b = 0; b < batch->n_seqs; b++)
+                sum += step->flops_per_row * rp_step_pairs(step, batch, b);
+        } else if (rp_op_multiplies(step->op)) {
             sum += step->flops_per_row * rp_bucket_rows(&live, step->rows);
+        }
     }
     return sum;
 }
@@ -297,7 +354,8 @@ rp_status rp_plan_step(const rp_plan *plan, size_t index, rp_step_info *out)
                           .kind = rp_op_name(step->op),
                           .kernel = step->kernel,
                           .rows = step->rows,
-                          .width = step->width};
+                          .width = step->width,
+                          .tokens = rp_read_name(step->read)};
     return RP_OK;
 }
 
@@ -341,6 +399,9 @@ static void text_options(struct rp_text *t, const struct rp_step *step)
         rp_text_add(t, " theta=");
         rp_text_double(t, step->p.rope.theta);
     }
+    if (step->read != RP_READ_ALL)
+        rp_text_add(t, " %s=%s", step->op == RP_OP_ATTENTION ? "queries" : "tokens",
+                    rp_read_name(step->read));
 }
 
 size_t rp_plan_text(const rp_plan *plan, char *buffer, size_t size)
@@ -353,7 +414,7 @@ size_t rp_plan_text(const rp_plan *plan, char *buffer, size_t size)
         (unsigned long long)plan->arena_bytes, (unsigned long long)plan->scratch_bytes);
     for (size_t g = 0; g < plan->n_segments; g++) {
         const struct rp_segment *seg = &plan->segments[g];
-        if (seg->by_row)
+        if (seg->chunked)
             rp_text_add(&t, "segment %zu: %s, chunks of up to %zu rows\n", g,
                         rp_rows_name(seg->rows), seg->chunk_rows);
         else

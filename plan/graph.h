@@ -24,6 +24,7 @@ enum rp_op {
     /* What only lowering makes. */
     RP_OP_QUANTIZE = RP_OP_NODE_COUNT, /* rows of f32 to rows for an INT8 product */
     RP_OP_QGEMM,
+    RP_OP_GATHER, /* of a value, the rows that something reads: plan/prune.c */
     RP_OP_COUNT
 };
 

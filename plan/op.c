@@ -283,12 +283,25 @@ static rp_status check_glu(struct rp_lowering *l, size_t i, rp_error *err)
 /* ---- lowering ----------------------------------------------------------------------------------
  */
 
-static const char *keep_name(struct rp_lowering *l, const char *name, const char *suffix)
+static const char *keep_name(struct rp_lowering *l, const char *name, const char *dot,
+                             const char *read, const char *suffix)
 {
     char *to = l->plan->names + l->names_used;
-    const int n = snprintf(to, l->plan->names_bytes - l->names_used, "%s%s", name, suffix);
+    const int n =
+        snprintf(to, l->plan->names_bytes - l->names_used, "%s%s%s%s", name, dot, read, suffix);
     l->names_used += (size_t)n + 1;
     return to;
+}
+
+/* A node's steps begin with its name; where it is computed twice, for rows that are read in two
+ * ways, and where rows of it are gathered, "first", "last" or "marked" tells them apart. */
+static const char *name_step(struct rp_lowering *l, enum rp_op op, size_t node, const char *suffix)
+{
+    const char *name = l->graph->nodes[node].name;
+    const bool once = (l->reads[node] & (l->reads[node] - 1)) == 0;
+    if (l->read == RP_READ_ALL || (once && op != RP_OP_GATHER))
+        return keep_name(l, name, "", "", suffix);
+    return keep_name(l, name, ".", rp_read_name(l->read), suffix);
 }
 
 /* A step with a slot of its own for its result. */
@@ -300,7 +313,8 @@ static struct rp_step *append_step(struct rp_lowering *l, enum rp_op op, size_t 
     memset(step, 0, sizeof *step);
     step->op = op;
     step->node = node;
-    step->name = keep_name(l, l->graph->nodes[node].name, suffix);
+    step->name = name_step(l, op, node, suffix);
+    step->read = l->read;
     step->kernel = plan->ops->name;
     step->rows = shape.rows;
     step->width = shape.width;
@@ -379,7 +393,7 @@ static rp_status index_number(struct rp_lowering *l, size_t i, rp_index kind, in
             (struct rp_plan_index){.kind = kind, .parameter = parameter};
     if (!plan->indices[k].least_entries || entries < plan->indices[k].least_entries) {
         plan->indices[k].least_entries = entries;
-        plan->indices[k].table_name = keep_name(l, name, "");
+        plan->indices[k].table_name = keep_name(l, name, "", "", "");
     }
     *out = k;
     return RP_OK;
@@ -442,7 +456,7 @@ static void lower_add_step(struct rp_lowering *l, size_t i, const char *suffix, 
 static int32_t lower_quantize(struct rp_lowering *l, size_t i, const struct rp_weight_entry *w)
 {
     const size_t k = input(l, i, 0).width;
-    const struct rp_shape shape = {input(l, i, 0).rows, rp_qgemm_row_bytes(k) / sizeof(float)};
+    const struct rp_shape shape = {l->shapes[i].rows, rp_qgemm_row_bytes(k) / sizeof(float)};
     struct rp_step *step = append_step(l, RP_OP_QUANTIZE, i, ".q8", shape);
     add_input(l, step, slot_of_input(l, i, 0));
     step->p.quantize.k = k;
@@ -524,7 +538,7 @@ static rp_status lower_attention(struct rp_lowering *l, size_t i, rp_error *err)
 {
     const rp_attention *p = &l->graph->nodes[i].p.attention;
     struct rp_step *step = append_step(l, RP_OP_ATTENTION, i, "", l->shapes[i]);
-    add_input(l, step, slot_of_input(l, i, 0));
+    add_input(l, step, l->slots[l->graph->nodes[i].in[0]]); /* whole, whichever queries */
     step->kernel = l->plan->attention->name;
     step->p.attention.n_heads = (size_t)p->n_heads;
     step->p.attention.head_dim = (size_t)p->head_dim;
@@ -537,9 +551,34 @@ static rp_status lower_attention(struct rp_lowering *l, size_t i, rp_error *err)
     return RP_OK;
 }
 
+/* A gather of token rows that are all that there is of the node's input: their place stays. */
+static void lower_moved_gather(struct rp_lowering *l, size_t i)
+{
+    const enum rp_read read = rp_node_read(&l->graph->nodes[i]);
+    const size_t from = (size_t)l->graph->nodes[i].in[0];
+    struct rp_step *step = append_step(l, RP_OP_GATHER, i, "", l->shapes[i]);
+    add_input(l, step, l->slots[read * l->graph->n_nodes + from]);
+    step->p.gather = read;
+    l->slot_of[i] = step->out;
+}
+
+/* The rows of a whole value that are read; once for all that read them so. */
+static void lower_gather(struct rp_lowering *l, size_t from)
+{
+    const struct rp_shape shape = {rp_read_rows(l->read), l->shapes[from].width};
+    struct rp_step *step = append_step(l, RP_OP_GATHER, from, "", shape);
+    add_input(l, step, l->slots[from]);
+    step->p.gather = l->read;
+    l->slot_of[from] = step->out;
+}
+
 static rp_status lower_pool(struct rp_lowering *l, size_t i, rp_error *err)
 {
     (void)err;
+    if (rp_pruned(l, (size_t)l->graph->nodes[i].in[0])) {
+        lower_moved_gather(l, i);
+        return RP_OK;
+    }
     struct rp_step *step = append_step(l, RP_OP_POOL, i, "", l->shapes[i]);
     add_input(l, step, slot_of_input(l, i, 0));
     step->p.pooling = l->graph->nodes[i].p.pooling;
@@ -585,6 +624,10 @@ static rp_status lower_concat(struct rp_lowering *l, size_t i, rp_error *err)
 static rp_status lower_gather_markers(struct rp_lowering *l, size_t i, rp_error *err)
 {
     (void)err;
+    if (rp_pruned(l, (size_t)l->graph->nodes[i].in[0])) {
+        lower_moved_gather(l, i);
+        return RP_OK;
+    }
     struct rp_step *step = append_step(l, RP_OP_GATHER_MARKERS, i, "", l->shapes[i]);
     add_input(l, step, slot_of_input(l, i, 0));
     l->slot_of[i] = step->out;
@@ -693,6 +736,7 @@ static const struct op_row {
     [RP_OP_GLU] = {"glu", 1, 1, true, check_glu, lower_glu},
     [RP_OP_QUANTIZE] = {"quantize", 1, 1, true, NULL, NULL},
     [RP_OP_QGEMM] = {"qgemm", 1, 2, true, NULL, NULL},
+    [RP_OP_GATHER] = {"gather", 1, 1, true, NULL, NULL},
 };
 
 const char *rp_op_name(enum rp_op op)
@@ -721,6 +765,11 @@ rp_status rp_op_check(struct rp_lowering *l, size_t i, rp_error *err)
 
 rp_status rp_op_lower(struct rp_lowering *l, size_t i, rp_error *err)
 {
+    const struct rp_node *node = &l->graph->nodes[i];
+    const bool by_read = l->read != RP_READ_ALL && node->op != RP_OP_ATTENTION;
+    for (size_t k = 0; by_read && k < node->n_in; k++)
+        if (l->slot_of[node->in[k]] < 0)
+            lower_gather(l, (size_t)node->in[k]);
     return ops[l->graph->nodes[i].op].lower(l, i, err);
 }
 

@@ -12,6 +12,9 @@
  *     tokens:  [embed norm qkv] | attention | [out norm up down norm qkv] | attention | [out ...]
  *              segment 0          alone       segment 2                     alone       segment 4
  *
+ * Segments of sequences and markers (heads, and what is read of a last layer) run by step in either
+ * way: their rows are few, and a worker alone would have to stream all their weights.
+ *
  * Both have a layout of their own over the same arena.  By step, slots follow their live ranges
  * exactly.  By chunk, a slot made and used up inside one segment needs no room in the arena: it
  * lives in the worker's scratch, for the rows of the chunk; and one that crosses a segment's border
@@ -29,6 +32,10 @@
 #include "plan/graph.h"
 #include "plan/weights.h"
 #include "qgemm/qgemm.h"
+
+/* Which rows a value has: one for each row of its op, or one for each of the tokens that something
+ * reads, the others not being computed (plan/prune.c). */
+enum rp_read { RP_READ_ALL, RP_READ_FIRST, RP_READ_LAST, RP_READ_MARKED, RP_READS };
 
 enum rp_mode { RP_BY_STEP, RP_BY_CHUNK, RP_MODES };
 
@@ -61,6 +68,7 @@ struct rp_step {
     const char *name; /* belongs to the plan */
     const char *kernel;
     rp_rows rows;
+    enum rp_read read; /* RP_READ_ALL also for what only its op makes rows of sequences of */
     size_t width;
     int32_t out; /* slots */
     int32_t in[RP_NODE_MAX_INPUTS];
@@ -102,6 +110,7 @@ struct rp_step {
         } rope;
         rp_activation activation; /* and of a glu */
         rp_pooling pooling;
+        enum rp_read gather; /* of the tokens' rows, or rows that are these already */
     } p;
     uint64_t flops_per_row; /* attention: per row and key */
     uint64_t bytes_per_row, bytes_fixed;
@@ -111,6 +120,7 @@ struct rp_segment {
     size_t first, end; /* steps */
     rp_rows rows;
     bool by_row;       /* every step works row by row; else it is one step */
+    bool chunked;      /* and by chunk it runs so: its rows are tokens */
     size_t chunk_rows; /* most rows of a chunk */
     uint64_t flops_per_row;
 };
@@ -166,10 +176,14 @@ struct rp_lowering {
     const rp_weights *weights;
     rp_weights *make; /* NULL: a dry run, no weight is converted */
     rp_pool *pool;    /* for converting */
-    bool no_fuse;
+    bool no_fuse, no_prune;
     struct rp_shape *shapes; /* of each node */
-    int32_t *slot_of;        /* each node's slot, -1 before it is lowered */
     bool *needed;            /* nodes that an output depends on */
+    unsigned char *reads;    /* of each node, for which rows it is computed: RP_READ_BIT()s */
+    bool prunes;             /* there is a node that is not computed for all */
+    int32_t *slots;          /* [RP_READS][n_nodes]: their slots, -1 before they are lowered */
+    enum rp_read read;       /* of the node that is being lowered, */
+    int32_t *slot_of;        /* and the slots of what it may take as input */
     bool *counted;           /* forms of weights that are in weights_bytes, RP_FORM_COUNT each */
     rp_plan *plan;
     size_t names_used;
@@ -178,9 +192,28 @@ struct rp_lowering {
 /* Checks node i and fills in its shape. */
 RP_CHECKED rp_status rp_op_check(struct rp_lowering *l, size_t i, rp_error *err);
 
-/* Appends the step or steps of node i to the plan.  There is room for RP_LOWERED_STEPS. */
+/* Appends the step or steps of node i to the plan, as l->read says, and steps that gather what it
+ * reads.  There is room for RP_LOWERED_STEPS, and for a gather of each value at each read. */
 #define RP_LOWERED_STEPS 4
+#define RP_SUFFIX_BYTES  16 /* of a step's name, behind that of its node, with the final 0 */
 RP_CHECKED rp_status rp_op_lower(struct rp_lowering *l, size_t i, rp_error *err);
+
+/* plan/prune.c: fills in l->reads of the nodes that are needed. */
+#define RP_READ_BIT(read) (1u << (read))
+void rp_prune(struct rp_lowering *l);
+
+/* Which rows of its input a node reads. */
+enum rp_read rp_node_read(const struct rp_node *node);
+rp_rows rp_read_rows(enum rp_read read);
+
+/* "first", "last", "marked"; NULL for all. */
+const char *rp_read_name(enum rp_read read);
+
+/* Whether the node is computed for rows that are read alone. */
+static inline bool rp_pruned(const struct rp_lowering *l, size_t i)
+{
+    return !(l->reads[i] & RP_READ_BIT(RP_READ_ALL));
+}
 
 bool rp_op_by_row(enum rp_op op);
 
@@ -199,6 +232,9 @@ static inline bool rp_op_multiplies(enum rp_op op)
 {
     return op == RP_OP_GEMM || op == RP_OP_QGEMM;
 }
+
+/* Pairs of a query and a key that it sees, of one sequence, in a step of attention. */
+uint64_t rp_step_pairs(const struct rp_step *step, const rp_batch *batch, size_t seq);
 
 /* plan/arrange.c: live ranges, steps that join others, segments, both layouts, arena and scratch
  * sizes. */

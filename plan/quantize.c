@@ -155,6 +155,7 @@ static rp_status run_batch(struct quantizing *q, const rp_batch *batch, rp_error
                               .markers = batch->mcu ? (size_t)batch->mcu[batch->n_seqs] : 0};
     rp_session_options_init(&options);
     options.pool = q->options->pool;
+    options.no_prune = true; /* as the plan that it is observed by */
     options.buckets = &bucket;
     options.n_buckets = 1;
     RP_TRY(rp_session_create(q->graph, q->weights, &options, &session, err));
@@ -383,6 +384,8 @@ static rp_status quantize_graph(rp_weights *weights, const rp_graph *graph,
     rp_plan *plan;
     rp_plan_options_init(&plan_options);
     plan_options.pool = options->pool;
+    /* Which products are of tokens does not depend on who reads them. */
+    plan_options.no_prune = true;
     RP_TRY(rp_plan_compile(graph, weights, &bucket, &plan_options, &plan, err));
     struct quantizing q = {.weights = weights,
                            .graph = graph,

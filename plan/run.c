@@ -3,7 +3,7 @@
  * A run is in one of two modes (plan/plan.h).  Its steps are cut into phases, after each of which
  * the workers meet:
  *
- *     by chunk   a segment: tasks are blocks of rows, each taken through all steps of the segment
+ *     by chunk   a segment of tokens: tasks are blocks of rows, each taken through all its steps
  *     by step    a step, and one that joins it: tasks are blocks of rows x groups of columns; a
  *                segment too small to share is one task of all its rows
  *     both       attention, pooling: tasks are (queries, head) or sequences
@@ -104,7 +104,7 @@ static void phase_segment(struct rp_run *run, const struct rp_segment *seg, size
 {
     const size_t rows = rp_bucket_rows(&run->live, seg->rows);
     const bool small = seg->flops_per_row * rows < SMALL_FLOPS;
-    if (run->mode == RP_BY_CHUNK) {
+    if (run->mode == RP_BY_CHUNK && seg->chunked) {
         phase_by_chunk(run, seg, rows, small ? 1 : workers);
         return;
     }
@@ -118,13 +118,27 @@ static void phase_segment(struct rp_run *run, const struct rp_segment *seg, size
     }
 }
 
-static void phase_tasks(struct rp_run *run, size_t s)
+/* A query of one head is little work: tasks take all heads of a sequence, or as many as still leave
+ * every worker some. */
+static size_t heads_of_task(const struct rp_run *run, const struct rp_step *step, size_t workers)
+{
+    const size_t heads = step->p.attention.n_heads;
+    const size_t wanted = workers > 1 ? ceil_div(workers * TASKS_PER_WORKER, run->live.seqs) : 1;
+    return ceil_div(heads, wanted < heads ? wanted : heads);
+}
+
+static void phase_tasks(struct rp_run *run, size_t s, size_t workers)
 {
     const struct rp_step *step = &run->plan->steps[s];
-    size_t n = rp_bucket_rows(&run->live, step->rows);
-    if (step->op == RP_OP_ATTENTION)
-        n = run->n_blocks * step->p.attention.n_heads;
-    run->phases[run->n_phases++] = (struct rp_phase){.first = s, .end = s + 1, .n_tasks = n};
+    struct rp_phase phase = {
+        .first = s, .end = s + 1, .n_tasks = rp_bucket_rows(&run->live, step->rows)};
+    if (step->op == RP_OP_ATTENTION && step->read == RP_READ_ALL) {
+        phase.n_tasks = run->n_blocks * step->p.attention.n_heads;
+    } else if (step->op == RP_OP_ATTENTION) {
+        phase.heads = heads_of_task(run, step, workers);
+        phase.n_tasks = run->live.seqs * ceil_div(step->p.attention.n_heads, phase.heads);
+    }
+    run->phases[run->n_phases++] = phase;
 }
 
 /* By chunk when each worker gets a good block of rows; by step when someone is looking, or when few
@@ -146,7 +160,7 @@ static void make_phases(struct rp_run *run, size_t workers)
         if (seg->by_row)
             phase_segment(run, seg, workers);
         else
-            phase_tasks(run, seg->first);
+            phase_tasks(run, seg->first, workers);
     }
     for (size_t p = 0; p < run->n_phases; p++)
         atomic_store_explicit(&run->counters[p].next, 0, memory_order_relaxed);
@@ -217,32 +231,52 @@ static void run_rows(struct rp_run *run, size_t phase_index, struct rp_frame *fr
     }
 }
 
+/* Attention's share of the profile: query rows, and the keys and values of the whole sequence. */
+static void profile_attention(const struct rp_phase *phase, const struct rp_frame *frame, size_t t)
+{
+    const struct rp_run *run = frame->run;
+    const struct rp_step *step = &run->plan->steps[phase->first];
+    const size_t n_heads = step->p.attention.n_heads;
+    size_t heads = 1, seq, first, end;
+    if (step->read == RP_READ_ALL) {
+        const struct rp_query_block *b = &run->blocks[t / n_heads];
+        seq = (size_t)b->seq;
+        first = (size_t)b->q0;
+        end = (size_t)b->q1;
+    } else {
+        const size_t groups = ceil_div(n_heads, phase->heads), h = t % groups * phase->heads;
+        heads = phase->heads < n_heads - h ? phase->heads : n_heads - h;
+        seq = t / groups;
+        rp_step_read_rows(step, run->batch, seq, &first, &end);
+    }
+    const size_t width = heads * step->p.attention.head_dim, rows = end - first;
+    const size_t len = (size_t)(run->batch->cu[seq + 1] - run->batch->cu[seq]);
+    const size_t window = step->p.attention.window;
+    const uint64_t pairs = step->read == RP_READ_ALL ? rp_attention_pairs(len, window, first, end)
+                                                     : rp_step_pairs(step, run->batch, seq);
+    /* The queries, and the keys and values that any of them sees. */
+    const size_t seen = window && rows + 2 * window < len ? rows + 2 * window : len;
+    rp_profile_task(run->profile, frame->worker, phase->first, 4 * width * pairs,
+                    2 * (rows + seen) * width * sizeof(float), rows);
+}
+
 /* A task of a step that does not work by row. */
 static void run_task(const struct rp_phase *phase, const struct rp_frame *frame, size_t t)
 {
     const struct rp_run *run = frame->run;
     const struct rp_step *step = &run->plan->steps[phase->first];
-    rp_step_task(step, frame, t);
+    rp_step_task(step, frame, t, phase->heads);
     if (!run->profile)
         return;
-    size_t rows = 1, width = step->width, read = 1;
-    uint64_t flops = 0;
     if (step->op == RP_OP_ATTENTION) {
-        const struct rp_query_block *b = &run->blocks[t / step->p.attention.n_heads];
-        const size_t len = (size_t)(run->batch->cu[b->seq + 1] - run->batch->cu[b->seq]);
-        const size_t window = step->p.attention.window ? step->p.attention.window : len;
-        const size_t q0 = (size_t)b->q0, q1 = (size_t)b->q1;
-        width = step->p.attention.head_dim;
-        rows = q1 - q0;
-        /* The queries, and the keys and values that one of them sees. */
-        const size_t first = q0 > window ? q0 - window : 0;
-        read = rows + 2 * ((q1 + window < len ? q1 + window : len) - first);
-        flops = 4 * width * rp_attention_pairs(len, window, q0, q1);
-    } else if (step->op == RP_OP_POOL) {
-        read = (size_t)(run->batch->cu[t + 1] - run->batch->cu[t]);
+        profile_attention(phase, frame, t);
+        return;
     }
-    rp_profile_task(run->profile, frame->worker, phase->first, flops,
-                    (rows + read) * width * sizeof(float), rows);
+    size_t read = 1;
+    if (step->op == RP_OP_POOL)
+        read = (size_t)(run->batch->cu[t + 1] - run->batch->cu[t]);
+    rp_profile_task(run->profile, frame->worker, phase->first, 0,
+                    (1 + read) * step->width * sizeof(float), 1);
 }
 
 /* Shows the phase's step to the observer; what it says may stop the run. */

@@ -18,6 +18,7 @@ struct rp_phase {
     size_t first, end; /* steps */
     size_t n_tasks;
     size_t rows;        /* rows of a task; 0: a task is a sequence, or queries of a head */
+    size_t heads;       /* of a task, for attention of a sequence's rows that are read */
     size_t panel_group; /* column panels of a task, for a product alone; 0: all of them */
 };
 
@@ -85,8 +86,12 @@ void rp_step_multiply(const struct rp_step *step, const struct rp_frame *frame,
 void rp_step_rows_joined(const struct rp_step *step, const struct rp_frame *frame, size_t r0,
                          size_t r1, size_t p0, size_t p1);
 
-/* Task t of a step that does not. */
-void rp_step_task(const struct rp_step *step, const struct rp_frame *frame, size_t t);
+/* Task t of a step that does not; heads: as of its phase. */
+void rp_step_task(const struct rp_step *step, const struct rp_frame *frame, size_t t, size_t heads);
+
+/* The rows [*first, *end) that a step has of one sequence, when it has only those that are read. */
+void rp_step_read_rows(const struct rp_step *step, const rp_batch *batch, size_t seq, size_t *first,
+                       size_t *end);
 
 /* plan/prepare.c: checks the batch and fills in everything that a run looks up. */
 RP_CHECKED rp_status rp_run_prepare(struct rp_run *run, rp_error *err);

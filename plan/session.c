@@ -192,6 +192,7 @@ static void plan_options(const rp_session *s, rp_plan_options *options)
     rp_plan_options_init(options);
     options->isa = s->options.isa;
     options->no_fuse = s->options.no_fuse;
+    options->no_prune = s->options.no_prune;
     options->pool = s->options.pool;
 }
 

@@ -109,13 +109,55 @@ static void concat(const struct rp_step *step, const struct rp_frame *f, float *
     }
 }
 
+/* The sequence that a marker belongs to. */
+static size_t seq_of_marker(const rp_batch *batch, size_t marker)
+{
+    size_t low = 0, high = batch->n_seqs - 1;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if ((size_t)batch->mcu[middle + 1] > marker)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+/* The token that a row stands for; false when its sequence has none. */
+static bool find_token(const rp_batch *batch, enum rp_read read, size_t row, size_t *token)
+{
+    const size_t seq = read == RP_READ_MARKED ? seq_of_marker(batch, row) : row;
+    const size_t first = (size_t)batch->cu[seq], end = (size_t)batch->cu[seq + 1];
+    *token = first;
+    if (read == RP_READ_LAST)
+        *token = end - 1;
+    else if (read == RP_READ_MARKED)
+        *token += (size_t)batch->markers[row];
+    return first < end;
+}
+
+static void gather(const struct rp_step *step, const struct rp_frame *f, float *y, size_t r0,
+                   size_t r1)
+{
+    const bool is_there = f->run->plan->slots[step->in[0]].rows == step->rows;
+    for (size_t r = r0, token; r < r1; r++, y += step->width) {
+        const bool any = find_token(f->run->batch, step->p.gather, r, &token);
+        const float *from = any ? rp_frame_row(f, step->in[0], is_there ? r : token) : NULL;
+        if (!any)
+            memset(y, 0, step->width * sizeof *y);
+        else if (from != y)
+            memcpy(y, from, step->width * sizeof *y);
+    }
+}
+
 void rp_step_rows(const struct rp_step *step, const struct rp_frame *f, size_t r0, size_t r1,
                   size_t p0, size_t p1)
 {
     const struct rp_ops *ops = f->run->plan->ops;
     const size_t rows = r1 - r0, w = step->width;
     float *y = rp_frame_row(f, step->out, r0);
-    const float *x = step->n_in ? rp_frame_row(f, step->in[0], r0) : NULL;
+    const float *x =
+        step->n_in && step->op != RP_OP_GATHER ? rp_frame_row(f, step->in[0], r0) : NULL;
     switch (step->op) {
     case RP_OP_EMBED: embed(step, f, y, r0, r1); return;
     case RP_OP_LAYER_NORM:
@@ -135,28 +177,77 @@ void rp_step_rows(const struct rp_step *step, const struct rp_frame *f, size_t r
         return;
     case RP_OP_GLU: ops->glu(step->p.activation, x, 2 * w, w, y, w, rows); return;
     case RP_OP_CONCAT: concat(step, f, y, rows, r0); return;
+    case RP_OP_GATHER: gather(step, f, y, r0, r1); return;
     default: assert(0 && "a step that does not work by row"); return;
     }
 }
 
-static void attention(const struct rp_step *step, const struct rp_frame *f, size_t t)
+static struct rp_attention_args attention_args(const struct rp_step *step, const struct rp_frame *f)
 {
-    const struct rp_run *run = f->run;
-    const size_t heads = step->p.attention.n_heads;
-    const struct rp_query_block *block = &run->blocks[t / heads];
-    const int32_t *cu = run->batch->cu;
-    const struct rp_attention_args args = {
+    return (struct rp_attention_args){
         .qkv = rp_frame_row(f, step->in[0], 0),
         .ld = 3 * step->width,
         .out = rp_frame_row(f, step->out, 0),
         .ld_out = step->width,
-        .n_heads = heads,
+        .n_heads = step->p.attention.n_heads,
         .head_dim = step->p.attention.head_dim,
         .scale = step->p.attention.scale,
         .window = step->p.attention.window,
         .rel = step->p.attention.rel,
         .rel_span = step->p.attention.rel_span,
     };
+}
+
+/* The queries of one sequence's rows that are read, for one head; their results lie together. */
+static void attend_read_rows(const struct rp_step *step, const struct rp_frame *f, size_t seq,
+                             size_t head)
+{
+    const rp_batch *batch = f->run->batch;
+    const size_t row0 = (size_t)batch->cu[seq], len = (size_t)batch->cu[seq + 1] - row0;
+    struct rp_attention_args args = attention_args(step, f);
+    size_t first, end;
+    rp_step_read_rows(step, batch, seq, &first, &end);
+    for (size_t r = first, token; r < end; r++) {
+        args.out = rp_frame_row(f, step->out, r);
+        if (find_token(batch, step->read, r, &token)) {
+            args.out_row0 = token;
+            f->run->plan->attention->run(&args, row0, len, head, token - row0, token - row0 + 1,
+                                         f->scratch);
+            args.packed = true;
+        } else {
+            memset(args.out + head * args.head_dim, 0, args.head_dim * sizeof *args.out);
+        }
+    }
+}
+
+void rp_step_read_rows(const struct rp_step *step, const rp_batch *batch, size_t seq, size_t *first,
+                       size_t *end)
+{
+    *first = seq;
+    *end = seq + 1;
+    if (step->read != RP_READ_MARKED)
+        return;
+    *first = batch->markers ? (size_t)batch->mcu[seq] : 0;
+    *end = batch->markers ? (size_t)batch->mcu[seq + 1] : 0;
+}
+
+/* Task t of attention for the rows that are read: a sequence and some heads. */
+static void attend_reads(const struct rp_step *step, const struct rp_frame *f, size_t t,
+                         size_t heads)
+{
+    const size_t all = step->p.attention.n_heads, groups = (all + heads - 1) / heads;
+    const size_t first = t % groups * heads, end = first + heads < all ? first + heads : all;
+    for (size_t h = first; h < end; h++)
+        attend_read_rows(step, f, t / groups, h);
+}
+
+static void attend_block(const struct rp_step *step, const struct rp_frame *f, size_t t)
+{
+    const struct rp_run *run = f->run;
+    const size_t heads = step->p.attention.n_heads;
+    const struct rp_query_block *block = &run->blocks[t / heads];
+    const int32_t *cu = run->batch->cu;
+    const struct rp_attention_args args = attention_args(step, f);
     run->plan->attention->run(&args, (size_t)cu[block->seq],
                               (size_t)(cu[block->seq + 1] - cu[block->seq]), t % heads,
                               (size_t)block->q0, (size_t)block->q1, f->scratch);
@@ -164,20 +255,22 @@ static void attention(const struct rp_step *step, const struct rp_frame *f, size
 
 static void gather_marker(const struct rp_step *step, const struct rp_frame *f, size_t marker)
 {
-    const rp_batch *batch = f->run->batch;
-    size_t seq = 0;
-    while ((size_t)batch->mcu[seq + 1] <= marker)
-        seq++;
-    const size_t row = (size_t)batch->cu[seq] + (size_t)batch->markers[marker];
-    memcpy(rp_frame_row(f, step->out, marker), rp_frame_row(f, step->in[0], row),
-           step->width * sizeof(float));
+    size_t token;
+    if (find_token(f->run->batch, RP_READ_MARKED, marker, &token))
+        memcpy(rp_frame_row(f, step->out, marker), rp_frame_row(f, step->in[0], token),
+               step->width * sizeof(float));
 }
 
-void rp_step_task(const struct rp_step *step, const struct rp_frame *f, size_t t)
+void rp_step_task(const struct rp_step *step, const struct rp_frame *f, size_t t, size_t heads)
 {
     const int32_t *cu = f->run->batch->cu;
     switch (step->op) {
-    case RP_OP_ATTENTION: attention(step, f, t); return;
+    case RP_OP_ATTENTION:
+        if (step->read == RP_READ_ALL)
+            attend_block(step, f, t);
+        else
+            attend_reads(step, f, t, heads);
+        return;
     case RP_OP_POOL:
         f->run->plan->ops->pool(step->p.pooling, rp_frame_row(f, step->in[0], (size_t)cu[t]),
                                 step->width, (size_t)(cu[t + 1] - cu[t]), step->width,

@@ -350,6 +350,40 @@ static void test_long_rows_follow_the_contract(void **unused)
         check_shape(shapes[i][0], 1, shapes[i][1], i % 2, &state);
 }
 
+/* One query after the other, in any order, to rows of a result that has them in that order; keys
+ * and values packed once. */
+static void test_single_rows_go_where_they_are_wanted(void **unused)
+{
+    (void)unused;
+    const struct rp_attention_kernel *kernels[MAX_KERNELS];
+    const size_t n = usable(kernels);
+    uint32_t state = 4;
+    for (size_t l = 0; l < COUNT(lens); l++) {
+        struct batch b = batch_make(lens[l], 2, dims[l % COUNT(dims)], l % 2, &state);
+        float *want = batch_expected(&b);
+        for (size_t k = 0; k < n; k++) {
+            struct rp_attention_args args = b.args;
+            for (size_t h = 0; h < 2; h++)
+                for (size_t i = 0; i < 5; i++) {
+                    const size_t at = h * args.head_dim, q = next(&state) % b.len;
+                    batch_clear(&b);
+                    if (i == 0)
+                        memset(b.scratch.data, 0xff, b.scratch_floats * sizeof(float));
+                    args.packed = i > 0;
+                    args.out_row0 = b.row0 + q;
+                    kernels[k]->run(&args, b.row0, b.len, h, q, q + 1, b.scratch.data);
+                    assert_memory_equal(b.out.data + at, want + (b.row0 + q) * args.ld_out + at,
+                                        args.head_dim * sizeof(float));
+                    for (size_t c = 0; c < b.out_floats; c++)
+                        assert_true((c >= at && c < at + args.head_dim) ||
+                                    bits_of(b.out.data[c]) == UNTOUCHED);
+                }
+        }
+        free(want);
+        batch_free(&b);
+    }
+}
+
 static void test_nothing_to_do_touches_nothing(void **unused)
 {
     (void)unused;
@@ -896,6 +930,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_kernel_follows_the_contract),
         cmocka_unit_test(test_long_rows_follow_the_contract),
+        cmocka_unit_test(test_single_rows_go_where_they_are_wanted),
         cmocka_unit_test(test_nothing_to_do_touches_nothing),
         cmocka_unit_test(test_golden_digests),
         cmocka_unit_test(test_near_to_double_precision),

@@ -108,13 +108,17 @@ static rp_status try_run(struct run *r, const rp_model *model, const int32_t *id
 {
     rp_batch batch;
     const rp_observer observer = {sizeof observer, want_step, show_step, &r->capture};
+    rp_session_options options;
+    rp_session_options_init(&options);
+    options.no_prune =
+        true; /* hidden states of all tokens, also where a head reads only the first */
     *r = (struct run){.capture = {.model = model}};
     while (rp_model_hidden_name(model, r->capture.n_states))
         r->capture.n_states++;
     assert_true(r->capture.n_states <= 16);
-    assert_int_equal(
-        rp_session_create(rp_model_graph(model), rp_model_weights(model), NULL, &r->session, err),
-        RP_OK);
+    assert_int_equal(rp_session_create(rp_model_graph(model), rp_model_weights(model), &options,
+                                       &r->session, err),
+                     RP_OK);
     rp_session_observe(r->session, &observer);
     rp_batch_init(&batch);
     batch.n_seqs = n_seqs;

@@ -109,7 +109,9 @@ RP_API rp_weights *rp_model_weights(const rp_model *model);
 
 /* The step of the graph whose result is hidden state `layer` (0 = after the embeddings, n = after
  * layer n-1), or NULL when there is none; for checks against a reference.  In a plan that is not
- * fused, a step X with a residual has its sum in "X.add". */
+ * fused, a step X with a residual has its sum in "X.add".  Of the last one a session computes only
+ * the rows that are read (rp_step_info's tokens), unless the model was loaded with
+ * RP_MODEL_ALL_OUTPUTS or the session has no_prune. */
 RP_API const char *rp_model_hidden_name(const rp_model *model, size_t layer);
 
 /* A tensor of a safetensors file, for reading test cases and reference outputs. */

@@ -40,6 +40,7 @@ typedef struct rp_plan_options {
     /* Every activation and residual as a step of its own, and no two steps run together: slower,
      * same bits. */
     bool no_fuse;
+    bool no_prune; /* also the rows of tokens that nothing reads: slower, same bits */
     /* Converts weights in parallel, borrowed for the call; NULL: the caller alone. */
     rp_pool *pool;
 } rp_plan_options;
@@ -88,6 +89,10 @@ typedef struct rp_step_info {
     const char *kernel; /* "rp_gemm_f32_6x16__avx2" */
     rp_rows rows;
     size_t width;
+    /* NULL: the step has all rows of what it computes.  "first", "last", "marked": it has only
+     * those of the first or the last token of each sequence, or of the tokens that markers point to
+     * (its `rows` are then sequences or markers), because nothing reads the others. */
+    const char *tokens;
 } rp_step_info;
 
 RP_API size_t rp_plan_n_steps(const rp_plan *plan);
@@ -118,7 +123,8 @@ typedef struct rp_batch {
 RP_API void rp_batch_init(rp_batch *batch);
 
 /* Floating-point operations of a batch: two for each multiply-add of its products and of
- * attention's, over the rows that it has.  The batch's cu (and mcu) must be in order. */
+ * attention's, over the rows that the plan computes of it.  The batch's cu (and mcu) must be in
+ * order. */
 RP_API uint64_t rp_plan_flops(const rp_plan *plan, const rp_batch *batch);
 
 /* ---- sessions ---------------------------------------------------------------------------------
@@ -130,7 +136,7 @@ typedef struct rp_session_options {
     size_t struct_size; /* sizeof(rp_session_options) */
     rp_pool *pool;      /* borrowed; NULL (default): the calling thread alone */
     uint32_t isa;       /* default RP_ISA_DEFAULT */
-    bool no_fuse;
+    bool no_fuse, no_prune;
     const rp_bucket *buckets; /* what plans are made for; NULL: see rp_bucket_default(). Copied. */
     size_t n_buckets;
     size_t max_plans;  /* plans kept at a time, the least recently used goes first; default 8 */

@@ -14,10 +14,14 @@ folder, digest = sys.argv[1:]
 index = json.load(open(folder + "/index.json"))
 lines = [line.split() for line in open(digest).read().splitlines()]
 steps = index["steps"]
-assert [(str(s["step"]), s["tensor"], s["op"], "%dx%d" % tuple(s["shape"]), s["xxh3"]) for s in steps] == \
+assert [(str(s["step"]), s["tensor"], s["op"], "%dx%d" % tuple(s["shape"]), s["xxh3"]) +
+        ((s["tokens"],) if "tokens" in s else ()) for s in steps] == \
     [tuple(line) for line in lines if line[0] != "whole"], "the index is not the digest"
 assert sorted(os.listdir(folder)) == sorted([s["file"] for s in steps] + ["index.json"]), os.listdir(folder)
 assert index["plan"] == [s["tensor"] for s in steps]
+for s in steps: # a row for each sequence, or for each of its tokens
+    n = len(index["cu"]) - 1 if s["rows"] == "seqs" else len(index["ids"])
+    assert s["shape"][0] == n and (s["rows"] == "seqs" or "tokens" not in s), s
 made = set()
 for s in steps:
     assert set(s["inputs"]) <= made, s

@@ -47,6 +47,7 @@ for oracle in "$oracles"/*/; do
     expect 0 dump "$work/$name" "$oracle" --threads 2
     [ -s "$work/out" ] && complain "dump printed something"
     expect 0 dump "$work/$name-parts" "$oracle" --no-fuse
+    expect 0 dump "$work/$name-whole" "$oracle" --no-prune
     "$rankplan" digest "$oracle" --cases "$oracle/cases.safetensors" >"$work/$name.digest"
     if command -v python3 >/dev/null; then
         expect 0 python3 "$tree/tests/cli/check_dump.py" "$work/$name" "$work/$name.digest"
@@ -59,7 +60,43 @@ for oracle in "$oracles"/*/; do
     expect 0 "$rankplan" compare "$work/$name-parts" "$work/$name"
     says out "first step that differs            none"
     grep -q "only in" "$work/out" && complain "parts of fused steps are no difference"
+    # With all rows, or with those that are read.
+    for pair in "$name $name-whole" "$name-whole $name" "$name-parts $name-whole" "$name-whole $name.digest"; do
+        read -r a b <<<"$pair"
+        expect 0 "$rankplan" compare "$work/$a" "$work/$b"
+        says out "first step that differs            none"
+        grep -q "only in" "$work/out" && complain "rows that are read are no difference"
+    done
 done
+expect 0 "$rankplan" compare "$work/bert_cross_encoder" "$work/bert_cross_encoder-whole"
+says out "layers.1.ffn.up             5x96 "
+says out "(of the first tokens)"
+grep -q '"pruned": true' "$work/bert_cross_encoder/index.json" || complain "the index does not say that it is pruned"
+expect 0 "$rankplan" compare "$work/bert_cross_encoder-whole" "$work/bert_cross_encoder.digest"
+says out "hashes of 113 and of 5 rows: only the first tokens' are in both"
+# A fault in a row that both have is seen, one in the row behind it is not there to be.
+for row in 1 2; do
+    cp -r "$work/bert_cross_encoder-whole" "$work/row-$row"
+    sed -i 's/"xxh3": "[0-9a-f]*"/"xxh3": null/' "$work/row-$row/index.json"
+    printf '\x7e' | dd of="$work/row-$row/0013_layers.1.ffn.up.npy" bs=1 seek=$((128 + row * 96 * 4 + 3)) \
+        conv=notrunc 2>"$work/err" || complain "no fault was planted"
+    expect $((row == 1)) "$rankplan" compare "$work/row-$row" "$work/bert_cross_encoder"
+done
+expect 1 "$rankplan" compare "$work/row-1" "$work/bert_cross_encoder"
+says out "first step over the tolerance      layers.1.ffn.up"
+says out " 1,0 "
+# Which token a row is of the index says, and it is not believed.
+for change in 's/"cu": \[0,1,/"cu": [0,-1,/' 's/"cu": \[0,1,/"cu": [0,9,/' 's/"cu": \[0,1,/"cu": [0,/' \
+    's/"cu": \[0,/"cu": ["x",/' 's/"cu": \[[0-9,]*\]/"cu": null/' 's/"tokens": "first"/"tokens": "marked"/'; do
+    rm -rf "$work/bad" && cp -r "$work/bert_cross_encoder" "$work/bad" && sed -i "$change" "$work/bad/index.json"
+    sed "$change;s/\"tokens\": \"[a-z]*\", //" "$work/bert_cross_encoder-whole/index.json" >"$work/row-2/index.json"
+    expect 3 "$rankplan" compare "$work/bad" "$work/row-2"
+    says err "its 5 rows are not those of the"
+done
+sed -i 's/"tokens": "[a-z]*"/"tokens": "second"/' "$work/bad/index.json"
+expect 3 "$rankplan" compare "$work/bad" "$work/bert_cross_encoder"
+says err 'key "tokens" is absent or not what it should be'
+rm -rf "$work/bad"
 [ -f "$work/bert/0009_layers.1.attn.qkv.npy" ] || complain "the file of step 9 has another name"
 for more in '--threads 7' '--isa scalar --threads 1'; do
     expect 0 dump "$work/again" "$bert" $more
@@ -227,7 +264,7 @@ if command -v python3 >/dev/null; then
     # The least tolerance that passes does pass, and hardly less does not.
     tol=$("$rankplan" compare "$work/weight" "$work/bert_cross_encoder" --min-tol)
     expect 0 "$rankplan" compare "$work/weight" "$work/bert_cross_encoder" --tol "$tol"
-    says out "equal: 0 of 20 steps"
+    says out "equal: 0 of 21 steps"
     first differs layers.1.attn.qkv
     expect 1 "$rankplan" compare "$work/weight" "$work/bert_cross_encoder" \
         --tol "$(python3 -c "print($tol * 0.99)")"
@@ -236,7 +273,7 @@ if command -v python3 >/dev/null; then
     expect 0 python3 -c "
 import json
 r = json.load(open('$work/json'))
-assert not r['equal'] and r['first_over'] == 'layers.1.attn.qkv' and len(r['steps']) == 20
+assert not r['equal'] and r['first_over'] == 'layers.1.attn.qkv' and len(r['steps']) == 21
 assert r['steps'][9]['inputs_scaled'] == 0 and sum(r['steps'][9]['histogram']) == 113 * 192
 assert r['ranked'] == 'scores' and r['top'] == 5 and -1 <= r['tau'] <= 1 and r['tol'] == 1e-5
 "
@@ -247,7 +284,7 @@ assert r['ranked'] == 'scores' and r['top'] == 5 and -1 <= r['tau'] <= 1 and r['
     says err "is NaN"
     expect 1 "$rankplan" compare "$work/nan" "$work/bert_cross_encoder" --tol 1e30
     first 'over the tolerance' layers.1.ffn.down
-    says out "(113 NaN on one side)"
+    says out "(5 NaN on one side)"
     says out "tolerance that would pass          none"
     expect 1 "$rankplan" compare "$work/bert_cross_encoder" "$work/nan" --tol 1e30
     first jumps layers.1.ffn.down

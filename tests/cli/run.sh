@@ -59,6 +59,11 @@ says out "layers.1.ffn.up"
 says out "+gelu"
 expect 0 "$rankplan" plan "$example" --bucket 128,4 --no-fuse
 says out "layers.1.ffn.up.act"
+expect 0 "$rankplan" plan "$example" --bucket 128,4
+says out "queries=first"
+says out "tokens=first"
+expect 0 "$rankplan" plan "$example" --bucket 128,4 --no-prune
+grep -qE 'queries=|tokens=' "$work/out" && complain "--no-prune left rows out"
 
 # ---- check -----------------------------------------------------------------------------------------
 for oracle in "$oracles"/*/; do
@@ -93,6 +98,12 @@ for golden in "$tree"/tests/golden/digest-*.txt; do
     expect 0 "$rankplan" digest "$folder" --cases "$folder/cases.safetensors"
     cmp -s "$work/out" "$golden" || complain "digest of $folder differs from its golden"
 done
+while read -r name precision hash; do
+    folder=$oracles/$name
+    [ -d "$folder" ] || folder=$example
+    expect 0 "$rankplan" digest "$folder" --cases "$folder/cases.safetensors" --precision "$precision" --no-prune
+    says out "whole $hash"
+done <"$tree/tests/golden/no-prune.txt"
 
 # ---- int8 --------------------------------------------------------------------------------------------
 expect 0 "$rankplan" info "$oracles/bert" --precision int8

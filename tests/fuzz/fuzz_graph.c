@@ -1,8 +1,8 @@
 /* A graph that the bytes build through the public interface: ops, shapes, weights, row kinds and
  * outputs.  Most of the time shapes are made to fit, so that graphs compile; the rest is as wrong
  * as it comes.  Text of any buffer size is the beginning of the same text; a dry run says what
- * compiling says; a plan that compiles runs, and fused or not, poisoned or not, it gives the same
- * bits. */
+ * compiling says; a plan that compiles runs, and fused or not, poisoned or not, with or without the
+ * rows that nobody reads, it gives the same bits. */
 #include "tests/fuzz/fuzz.h"
 
 #include <rankplan/rankplan.h>
@@ -414,7 +414,8 @@ static void check_plan(const rp_plan *plan, const rp_plan_sizes *measured)
 }
 
 /* Compiles for a bucket; the dry run has to say the same. */
-static rp_status compile(const struct build *b, const rp_bucket *bucket, bool no_fuse)
+static rp_status compile(const struct build *b, const rp_bucket *bucket, bool no_fuse,
+                         bool no_prune)
 {
     rp_plan *plan = NULL;
     rp_plan_sizes measured = {0};
@@ -422,6 +423,7 @@ static rp_status compile(const struct build *b, const rp_bucket *bucket, bool no
     rp_error dry = {0}, err = {0};
     rp_plan_options_init(&options);
     options.no_fuse = no_fuse;
+    options.no_prune = no_prune;
     const rp_status m = rp_plan_measure(b->graph, b->weights, bucket, &options, &measured, &dry);
     const rp_status s = rp_plan_compile(b->graph, b->weights, bucket, &options, &plan, &err);
     FUZZ_CHECK(m == RP_OK || (m == s && dry.status == m && strcmp(dry.message, err.message) == 0));
@@ -441,13 +443,14 @@ struct result {
 };
 
 static void run(const struct build *b, const rp_batch *batch, bool no_fuse, bool poison,
-                struct result *r)
+                bool no_prune, struct result *r)
 {
     rp_session *session;
     rp_session_options options;
     rp_session_options_init(&options);
     options.max_tokens = 64;
     options.no_fuse = no_fuse;
+    options.no_prune = no_prune;
     options.poison = poison;
     memset(r, 0, sizeof *r);
     FUZZ_CHECK(rp_session_create(b->graph, b->weights, &options, &session, NULL) == RP_OK);
@@ -496,9 +499,9 @@ static void check_runs(struct build *b)
     batch.mcu = mcu;
     if (rarely(in, 8))
         ids[0] = (int32_t)next(in, 256) - 128;
-    run(b, &batch, false, false, &plain);
-    for (int i = 1; i < 4; i++) {
-        run(b, &batch, i & 1, i & 2, &other);
+    run(b, &batch, false, false, false, &plain);
+    for (int i = 1; i < 8; i++) {
+        run(b, &batch, i & 1, i & 2, i & 4, &other);
         FUZZ_CHECK(other.status == plain.status);
         for (size_t k = 0; k < b->n_outputs && plain.status == RP_OK; k++)
             FUZZ_CHECK(other.n[k] == plain.n[k] &&
@@ -517,9 +520,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         make_numbers();
     build(&b, data, size);
     check_graph_text(&b);
-    const rp_status s = compile(&b, &buckets[0], false);
-    FUZZ_CHECK(compile(&b, &buckets[0], true) == s);
-    (void)compile(&b, &buckets[1 + next(&b.bytes, 2)], false);
+    const rp_status s = compile(&b, &buckets[0], false, false);
+    for (int i = 1; i < 4; i++)
+        FUZZ_CHECK(compile(&b, &buckets[0], i & 1, i & 2) == s);
+    (void)compile(&b, &buckets[1 + next(&b.bytes, 2)], false, false);
     rp_plan_sizes sizes;
     rp_error err = {0};
     for (size_t i = 3; i < 5; i++)

@@ -13,4 +13,9 @@ for folder in tests/data/oracles/*/ examples/models/apt-bert-tiny/; do
     hash=$("$rankplan" digest "$folder" --cases "$folder/cases.safetensors" --precision int8 |
         sed -n 's/^whole //p')
     echo "$(basename "$folder") int8 $hash"
-done >tests/golden/int8.txt
+    for precision in fp32 int8; do
+        hash=$("$rankplan" digest "$folder" --cases "$folder/cases.safetensors" --no-prune --precision $precision |
+            sed -n 's/^whole //p')
+        echo "$(basename "$folder") $precision $hash" >&3
+    done
+done >tests/golden/int8.txt 3>tests/golden/no-prune.txt

@@ -64,6 +64,12 @@ says out "queries=first"
 says out "tokens=first"
 expect 0 "$rankplan" plan "$example" --bucket 128,4 --no-prune
 grep -qE 'queries=|tokens=' "$work/out" && complain "--no-prune left rows out"
+expect 0 "$rankplan" plan "$oracles/modernbert" --bucket 16,1
+for layer in 0:160000 1:10000 2:10000 3:160000; do
+    grep -q "layers\.${layer%:*}\.attn\.rope .*theta=${layer#*:} " "$work/out" || complain "the base of layer $layer"
+    windows=$(grep -c "layers\.${layer%:*}\.attn\.core .*window=8 " "$work/out")
+    [ "$windows" -eq "$((${layer%:*} % 3 != 0))" ] || complain "the window of layer $layer"
+done
 
 # ---- check -----------------------------------------------------------------------------------------
 for oracle in "$oracles"/*/; do

@@ -163,7 +163,7 @@ static rp_weight add(struct rp_build *build, const char *name, uint64_t cols, si
 {
     rp_error err;
     rp_weight w = -1;
-    if (build->first.status != RP_OK || build->missing.n > 0)
+    if (!rp_build_is_whole(build))
         return -1;
     const rp_status s =
         rp_weights_add(build->weights, name, (size_t)cols, n_parts, parts, &w, &err);
@@ -238,8 +238,9 @@ rp_weight rp_build_vector(struct rp_build *build, const char *name, const char *
 /* ---- layers -----------------------------------------------------------------------------------
  */
 
-rp_value rp_build_linear(struct rp_build *build, const char *step, const char *tensor, rp_value x,
-                         uint64_t in, uint64_t out, rp_activation activation, rp_value residual)
+rp_value rp_build_linear_opt(struct rp_build *build, const char *step, const char *tensor,
+                             rp_value x, uint64_t in, uint64_t out, bool bias,
+                             rp_activation activation, rp_value residual)
 {
     char name[NAME_BYTES], from[NAME_BYTES];
     snprintf(name, sizeof name, "%s.weight", step);
@@ -247,12 +248,18 @@ rp_value rp_build_linear(struct rp_build *build, const char *step, const char *t
     const rp_weight w = rp_build_matrix(build, name, from, out, in);
     snprintf(name, sizeof name, "%s.bias", step);
     snprintf(from, sizeof from, "%s.bias", tensor);
-    const rp_weight b = rp_build_vector(build, name, from, out);
+    const rp_weight b = bias ? rp_build_vector(build, name, from, out) : -1;
     return rp_graph_gemm(build->graph, step, x, w, b, activation, residual);
 }
 
-rp_value rp_build_norm(struct rp_build *build, const char *step, const char *tensor, rp_value x,
-                       uint64_t width, float eps)
+rp_value rp_build_linear(struct rp_build *build, const char *step, const char *tensor, rp_value x,
+                         uint64_t in, uint64_t out, rp_activation activation, rp_value residual)
+{
+    return rp_build_linear_opt(build, step, tensor, x, in, out, true, activation, residual);
+}
+
+rp_value rp_build_norm_opt(struct rp_build *build, const char *step, const char *tensor, rp_value x,
+                           uint64_t width, bool bias, float eps)
 {
     char name[NAME_BYTES], from[NAME_BYTES];
     snprintf(name, sizeof name, "%s.weight", step);
@@ -260,12 +267,23 @@ rp_value rp_build_norm(struct rp_build *build, const char *step, const char *ten
     const rp_weight w = rp_build_vector(build, name, from, width);
     snprintf(name, sizeof name, "%s.bias", step);
     snprintf(from, sizeof from, "%s.bias", tensor);
-    const rp_weight b = rp_build_vector(build, name, from, width);
+    const rp_weight b = bias ? rp_build_vector(build, name, from, width) : -1;
     return rp_graph_layer_norm(build->graph, step, x, w, b, eps);
+}
+
+rp_value rp_build_norm(struct rp_build *build, const char *step, const char *tensor, rp_value x,
+                       uint64_t width, float eps)
+{
+    return rp_build_norm_opt(build, step, tensor, x, width, true, eps);
 }
 
 /* ---- the end ----------------------------------------------------------------------------------
  */
+
+bool rp_build_is_whole(const struct rp_build *build)
+{
+    return build->first.status == RP_OK && build->missing.n == 0;
+}
 
 rp_status rp_build_finish(struct rp_build *build, rp_error *err)
 {
@@ -284,6 +302,7 @@ static bool is_known_leftover(const char *name)
 {
     static const char *const heads[] = {"cls.",
                                         "lm_head.",
+                                        "decoder.",
                                         "mtp.",
                                         "model.visual.",
                                         "vocab_transform.",

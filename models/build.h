@@ -67,6 +67,17 @@ rp_value rp_build_linear(struct rp_build *build, const char *step, const char *t
 rp_value rp_build_norm(struct rp_build *build, const char *step, const char *tensor, rp_value x,
                        uint64_t width, float eps);
 
+/* The same where config.json says whether there is a bias. */
+rp_value rp_build_linear_opt(struct rp_build *build, const char *step, const char *tensor,
+                             rp_value x, uint64_t in, uint64_t out, bool bias,
+                             rp_activation activation, rp_value residual);
+rp_value rp_build_norm_opt(struct rp_build *build, const char *step, const char *tensor, rp_value x,
+                           uint64_t width, bool bias, float eps);
+
+/* True as long as nothing has failed and nothing is missing: the sizes in config.json are then
+ * those of tensors that are there. */
+bool rp_build_is_whole(const struct rp_build *build);
+
 /* The status of everything so far. */
 RP_CHECKED rp_status rp_build_finish(struct rp_build *build, rp_error *err);
 

@@ -56,11 +56,8 @@ static rp_status add_dense(struct rp_build *build, const struct rp_module *m, st
         snprintf(name, sizeof name, "%s.residual", step);
         residual = rp_graph_gemm(build->graph, name, at->x, w, -1, RP_ACT_NONE, -1);
     }
-    snprintf(name, sizeof name, "%s.weight", step);
-    const rp_weight w = rp_build_matrix(build, name, "linear.weight", out, in);
-    snprintf(name, sizeof name, "%s.bias", step);
-    const rp_weight b = m->bias ? rp_build_vector(build, name, "linear.bias", out) : -1;
-    at->x = rp_graph_gemm(build->graph, step, at->x, w, b, m->activation, residual);
+    at->x = rp_build_linear_opt(build, step, "linear", at->x, in, out, m->bias, m->activation,
+                                residual);
     at->width = out;
     return RP_OK;
 }

@@ -64,12 +64,22 @@ static bool permits(const struct refusal *r, const json_t *value)
     return false;
 }
 
-static rp_status check_refusals(const struct rp_config *config, rp_error *err)
+static bool is_one_of(const char *key, const char *const *keys)
+{
+    for (; keys && *keys; keys++)
+        if (strcmp(key, *keys) == 0)
+            return true;
+    return false;
+}
+
+rp_status rp_config_refuse(const struct rp_config *config, const char *const *read, rp_error *err)
 {
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
         const struct refusal *r = &refusals[i];
-        const json_t *value = rp_json_get(&config->json, r->key);
         char shown[RP_JSON_SHOWN_BYTES];
+        if (is_one_of(r->key, read))
+            continue;
+        const json_t *value = rp_json_get(&config->json, r->key);
         if (value && !permits(r, value))
             return rp_fail(err, RP_ERR_UNSUPPORTED, "%s: key \"%s\" is %s: %s", config->path,
                            r->key, rp_json_show(value, shown), r->why);
@@ -91,6 +101,8 @@ static const char *const harmless[] = {
     "adapter_transformers_version",
     /* Training: drawn once, or only then. */
     "hidden_dropout_prob",
+    "embedding_dropout",
+    "mlp_dropout",
     "attention_probs_dropout_prob",
     "classifier_dropout",
     "hidden_dropout",
@@ -101,6 +113,8 @@ static const char *const harmless[] = {
     "summary_last_dropout",
     "initializer_range",
     "initializer_factor",
+    "initializer_cutoff_factor",
+    "sparse_pred_ignore_index",
     "gradient_checkpointing",
     "finetuning_task",
     "problem_type",
@@ -116,6 +130,9 @@ static const char *const harmless[] = {
     "output_past",
     "use_bfloat16",
     "attn_implementation",
+    "deterministic_flash_attn",
+    "reference_compile",
+    "repad_logits_with_grad",
     "_attn_implementation_autoset",
     /* Text: the tokenizer's files say it, and the core takes ids. */
     "bos_token_id",
@@ -143,6 +160,8 @@ static const char *const harmless[] = {
     "pooler_size_per_head",
     "pooler_type",
     "generator_size",
+    "decoder_bias",
+    "sparse_prediction",
     "label2id",
     /* How the position table was first filled: it is in the file. */
     "sinusoidal_pos_embds",
@@ -203,8 +222,6 @@ rp_status rp_config_open(const char *folder, struct rp_config *out, rp_error *er
         s = rp_json_string(&config.json, "model_type", RP_JSON_REQUIRED, &config.model_type, err);
     if (s == RP_OK)
         s = read_architecture(&config, err);
-    if (s == RP_OK)
-        s = check_refusals(&config, err);
     if (s != RP_OK) {
         rp_config_close(&config);
         return s;

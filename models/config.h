@@ -1,9 +1,10 @@
 /* config.json: what a family asks of it, what it must not say, and what it may say without effect.
  *
- * Families read the keys that they use.  Beside that, rp_config_open refuses keys whose value would
- * change the computation into one that is not done here (position_embedding_type "alibi",
- * is_decoder true, ...), and rp_config_close_notes reports the keys that nobody read and that are
- * not on the list of harmless ones.
+ * Families read the keys that they use.  Beside that, rp_config_refuse refuses keys that the family
+ * does not read and whose value would change the computation into one that is not done here
+ * (position_embedding_type "alibi", is_decoder true, rope_theta for a BERT, ...), and
+ * rp_config_note_unknown reports the keys that nobody read and that are not on the list of harmless
+ * ones.
  */
 #ifndef RP_MODELS_CONFIG_H
 #define RP_MODELS_CONFIG_H
@@ -20,9 +21,14 @@ struct rp_config {
     const char *architecture; /* architectures[0]; "" when absent */
 };
 
-/* Reads FOLDER/config.json and refuses what is on the list of refusals. */
+/* Reads FOLDER/config.json. */
 RP_CHECKED rp_status rp_config_open(const char *folder, struct rp_config *out, rp_error *err);
 void rp_config_close(struct rp_config *config);
+
+/* Refuses what is on the list of refusals, leaving out the keys in `read`, which the family reads
+ * itself (a list that ends with NULL; NULL for none).  RP_ERR_UNSUPPORTED. */
+RP_CHECKED rp_status rp_config_refuse(const struct rp_config *config, const char *const *read,
+                                      rp_error *err);
 
 /* A size: a whole number from 1 to 2^31-1. */
 RP_CHECKED rp_status rp_config_size(const struct rp_config *config, const char *key,

@@ -19,24 +19,25 @@ static const struct rp_encoder_names names = {
     .ffn_norm = "output_layer_norm",
 };
 
-static rp_status configure(const struct rp_config *config, struct rp_encoder *e, rp_error *err)
+static rp_status configure(const struct rp_config *config, union rp_any_body *any, rp_error *err)
 {
+    struct rp_encoder *e = &any->encoder;
     const struct {
         const char *key;
         int64_t *value;
     } sizes[] = {
-        {"vocab_size", &e->vocab},        {"dim", &e->hidden},
-        {"n_layers", &e->layers},         {"n_heads", &e->heads},
-        {"hidden_dim", &e->intermediate}, {"max_position_embeddings", &e->positions},
+        {"vocab_size", &e->body.vocab},        {"dim", &e->body.hidden},
+        {"n_layers", &e->body.layers},         {"n_heads", &e->body.heads},
+        {"hidden_dim", &e->body.intermediate}, {"max_position_embeddings", &e->body.positions},
     };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         RP_TRY(rp_config_size(config, sizes[i].key, RP_JSON_REQUIRED, sizes[i].value, err));
-    e->embedding = e->hidden;
-    e->eps = 1e-12f;
-    e->activation = RP_ACT_GELU;
-    RP_TRY(rp_encoder_split_heads(config, "dim", "n_heads", e, err));
-    RP_TRY(rp_config_activation(config, "activation", &e->activation, err));
-    return rp_encoder_pad(config, 0, false, e, err);
+    e->embedding = e->body.hidden;
+    e->body.eps = 1e-12f;
+    e->body.activation = RP_ACT_GELU;
+    RP_TRY(rp_body_split_heads(config, "dim", "n_heads", &e->body, err));
+    RP_TRY(rp_config_activation(config, "activation", &e->body.activation, err));
+    return rp_body_pad(config, 0, false, &e->body, err);
 }
 
 static const struct rp_head classifier = {.first_step = "classifier.dense",
@@ -47,6 +48,7 @@ static const struct rp_head classifier = {.first_step = "classifier.dense",
 
 const struct rp_family rp_family_distilbert = {.model_type = "distilbert",
                                                .prefix = "distilbert.",
+                                               .kind = &rp_post_norm,
                                                .names = &names,
                                                .classifier = &classifier,
                                                .configure = configure};

@@ -12,19 +12,12 @@
 #ifndef RP_MODELS_ENCODER_H
 #define RP_MODELS_ENCODER_H
 
-#include "models/build.h"
-#include "models/config.h"
+#include "models/body.h"
 
-/* What a family's config.json comes to. */
 struct rp_encoder {
-    int64_t vocab, hidden, layers, heads, head_dim, intermediate, positions;
-    int64_t embedding;      /* width of the embedding tables; hidden unless they are projected */
-    int64_t types;          /* rows of the segment table; 0: there is none */
-    int64_t pad;            /* -1: none */
-    int64_t first_position; /* 0, or pad + 1 where positions skip pads (RoBERTa) */
-    int64_t rel_buckets;    /* MPNet's relative bias; 0: none */
-    float eps;
-    rp_activation activation;
+    struct rp_body body;
+    int64_t embedding;   /* width of the embedding tables; hidden unless they are projected */
+    int64_t rel_buckets; /* MPNet's relative bias; 0: none */
 };
 
 /* Names within the checkpoint, without the model's prefix.  Those of a layer follow `layer` and its
@@ -39,28 +32,16 @@ struct rp_encoder_names {
 
 extern const struct rp_encoder_names rp_encoder_bert_names; /* BERT, RoBERTa, ELECTRA */
 
-/* Reads the keys that BERT, RoBERTa, MPNet and ELECTRA share and checks them against each other:
- * hidden_size, num_hidden_layers, num_attention_heads, head_dim, intermediate_size, vocab_size,
- * max_position_embeddings, layer_norm_eps, hidden_act. */
+/* Reads the keys that BERT, RoBERTa, MPNet and ELECTRA share: those of rp_body_configure,
+ * layer_norm_eps and hidden_act. */
 RP_CHECKED rp_status rp_encoder_configure(const struct rp_config *config, struct rp_encoder *e,
                                           rp_error *err);
-
-/* heads divides hidden, or config.json states head_dim. */
-RP_CHECKED rp_status rp_encoder_split_heads(const struct rp_config *config, const char *hidden_key,
-                                            const char *heads_key, struct rp_encoder *e,
-                                            rp_error *err);
-
-/* pad_token_id: a row of the vocabulary, or null.  RoBERTa counts positions from it, so there null
- * is refused. */
-RP_CHECKED rp_status rp_encoder_pad(const struct rp_config *config, int64_t absent, bool needed,
-                                    struct rp_encoder *e, rp_error *err);
 
 /* Appends the encoder and returns its last hidden state.  Failures go to the build. */
 rp_value rp_encoder_build(struct rp_build *build, const struct rp_encoder *e,
                           const struct rp_encoder_names *names);
 
 /* The step whose result is hidden state `layer`. */
-#define RP_STEP_NAME_BYTES 64
 void rp_encoder_hidden_name(const struct rp_encoder *e, size_t layer,
                             char name[RP_STEP_NAME_BYTES]);
 

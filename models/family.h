@@ -1,8 +1,8 @@
 /* The families that can be loaded: one file each, one row here.
  *
- * A family reads its keys of config.json into an rp_encoder, appends its encoder to the graph, and
- * knows what its classifier looks like.  Everything around that (folder, pooling, activation of
- * scores) is shared.
+ * A family reads its keys of config.json into a body of its kind; the kind appends that body to the
+ * graph and puts a classifier on it.  Everything around that (folder, pooling, activation of
+ * scores) is shared and knows of a body only its sizes.
  */
 #ifndef RP_MODELS_FAMILY_H
 #define RP_MODELS_FAMILY_H
@@ -11,14 +11,44 @@
 #include "models/config.h"
 #include "models/encoder.h"
 
+/* What config.json comes to.  Each kind's struct begins with the sizes. */
+union rp_any_body {
+    struct rp_body body;
+    struct rp_encoder encoder;
+};
+
+struct rp_family;
+
+/* How bodies of a kind become ops.  Failures go to the build. */
+struct rp_body_kind {
+    /* Finds out whether the checkpoint has the family's prefix, appends the body and returns its
+     * last hidden state. */
+    rp_value (*build)(struct rp_build *build, const struct rp_family *family,
+                      const union rp_any_body *any);
+
+    /* Appends the classifier and returns its logits.  `pooled` receives the row that it works on
+     * when that is the body's pooler. */
+    rp_value (*classify)(struct rp_build *build, const struct rp_family *family,
+                         const union rp_any_body *any, rp_value last, size_t n_labels,
+                         rp_value *pooled);
+
+    /* The step whose result is hidden state `layer`. */
+    void (*hidden_name)(const union rp_any_body *any, size_t layer, char name[RP_STEP_NAME_BYTES]);
+};
+
+extern const struct rp_body_kind rp_post_norm; /* encoder.h */
+
 struct rp_family {
     const char *model_type; /* of config.json */
     const char *prefix;     /* of the body's tensors in checkpoints with a head */
+    const struct rp_body_kind *kind;
+    const char *const *reads; /* keys that others refuse and this family reads; see config.h */
+    rp_status (*configure)(const struct rp_config *config, union rp_any_body *any, rp_error *err);
+    /* Of post-norm encoders. */
     const struct rp_encoder_names *names;
     const struct rp_head *classifier; /* of FamilyForSequenceClassification */
     bool pooled_head;                 /* the classifier's first layer is the body's pooler */
     bool has_pooler;                  /* the bare model may have a pooler */
-    rp_status (*configure)(const struct rp_config *config, struct rp_encoder *e, rp_error *err);
 };
 
 extern const struct rp_family rp_family_bert, rp_family_roberta, rp_family_xlm_roberta,

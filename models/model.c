@@ -43,7 +43,7 @@ struct load {
     struct rp_build build;
     struct rp_chain chain;
     const struct rp_family *family;
-    struct rp_encoder encoder;
+    union rp_any_body any;
     rp_value last;
 };
 
@@ -80,12 +80,12 @@ static rp_status set_max_length(struct load *l, rp_error *err)
 {
     rp_model_info *info = &l->model->info;
     const struct rp_folder *folder = &l->model->folder;
-    const int64_t limit = l->encoder.positions - l->encoder.first_position;
+    const int64_t limit = l->any.body.positions - l->any.body.first_position;
     if (limit < 1)
         return rp_fail(err, RP_ERR_FORMAT,
                        "%s: max_position_embeddings is %" PRId64
                        ", but positions begin at %" PRId64,
-                       l->config.path, l->encoder.positions, l->encoder.first_position);
+                       l->config.path, l->any.body.positions, l->any.body.first_position);
     const bool said = folder->max_length > 0 && folder->max_length <= limit;
     info->max_length = (size_t)(said ? folder->max_length : limit);
     info->max_length_source =
@@ -98,10 +98,10 @@ static rp_status set_max_length(struct load *l, rp_error *err)
     return RP_OK;
 }
 
-static rp_status describe_encoder(struct load *l, rp_error *err)
+static rp_status describe_body(struct load *l, rp_error *err)
 {
     rp_model *model = l->model;
-    const struct rp_encoder *e = &l->encoder;
+    const struct rp_body *e = &l->any.body;
     RP_TRY(copy(l->config.model_type, &model->family, err));
     RP_TRY(copy(l->config.architecture, &model->architecture, err));
     model->info.family = model->family;
@@ -123,40 +123,40 @@ static rp_status configure(struct load *l, rp_error *err)
 {
     RP_TRY(rp_config_open(l->model->folder.transformer, &l->config, err));
     RP_TRY(rp_family_find(&l->config, &l->family, err));
-    RP_TRY(l->family->configure(&l->config, &l->encoder, err));
+    RP_TRY(rp_config_refuse(&l->config, l->family->reads, err));
+    RP_TRY(l->family->configure(&l->config, &l->any, err));
     l->model->info.task = choose_task(l);
-    RP_TRY(describe_encoder(l, err));
+    RP_TRY(describe_body(l, err));
     return rp_config_note_unknown(&l->config, &l->model->notes, err);
 }
 
-/* ---- the encoder ------------------------------------------------------------------------------
+/* ---- the body ----------------------------------------------------------------------------------
  */
 
 /* Only after the tensors have shown that there are so many layers. */
 static rp_status name_hidden_states(struct load *l, rp_error *err)
 {
     rp_model *model = l->model;
-    const size_t n = (size_t)l->encoder.layers + 1;
+    const size_t n = (size_t)l->any.body.layers + 1;
     model->hidden_names = calloc(n, sizeof *model->hidden_names);
     if (!model->hidden_names)
         return rp_fail(err, RP_ERR_NOMEM, "no memory for %zu names", n);
     model->n_hidden = n;
     for (size_t i = 0; i < n; i++)
-        rp_encoder_hidden_name(&l->encoder, i, model->hidden_names[i]);
+        l->family->kind->hidden_name(&l->any, i, model->hidden_names[i]);
     return RP_OK;
 }
 
-static rp_status build_encoder(struct load *l, rp_error *err)
+static rp_status build_body(struct load *l, rp_error *err)
 {
     rp_model *model = l->model;
     RP_TRY(rp_tensors_open(model->folder.transformer, &model->notes, &l->tensors, err));
     RP_TRY(rp_graph_create(&model->graph, err));
     RP_TRY(rp_weights_create(&model->weights, err));
     l->build = rp_build_init(model->graph, model->weights, l->tensors);
-    rp_build_use_prefix(&l->build, l->family->prefix, l->family->names->word);
-    l->last = rp_encoder_build(&l->build, &l->encoder, l->family->names);
+    l->last = l->family->kind->build(&l->build, l->family, &l->any);
     if (l->flags & RP_MODEL_ALL_OUTPUTS)
-        rp_graph_output(model->graph, "last", l->last, RP_ROWS_TOKENS, (size_t)l->encoder.hidden);
+        rp_graph_output(model->graph, "last", l->last, RP_ROWS_TOKENS, (size_t)l->any.body.hidden);
     return RP_OK;
 }
 
@@ -230,10 +230,11 @@ static rp_status build_classifier(struct load *l, rp_error *err)
 {
     rp_value pooled = -1;
     RP_TRY(read_labels(l, err));
-    const rp_value logits = rp_encoder_head(&l->build, &l->encoder, l->family->classifier, l->last,
-                                            l->model->info.n_labels, &pooled);
+    const rp_value logits = l->family->kind->classify(&l->build, l->family, &l->any, l->last,
+                                                      l->model->info.n_labels, &pooled);
     if ((l->flags & RP_MODEL_ALL_OUTPUTS) && l->family->pooled_head)
-        rp_graph_output(l->model->graph, "pooler", pooled, RP_ROWS_SEQS, (size_t)l->encoder.hidden);
+        rp_graph_output(l->model->graph, "pooler", pooled, RP_ROWS_SEQS,
+                        (size_t)l->any.body.hidden);
     return add_scores(l, logits, err);
 }
 
@@ -261,12 +262,12 @@ static rp_status build_embedder(struct load *l, rp_error *err)
     rp_value x = -1;
     RP_TRY(default_pooling(l, err));
     if ((l->flags & RP_MODEL_ALL_OUTPUTS) && l->family->has_pooler) {
-        const rp_value pooler = rp_encoder_pooler(&l->build, &l->encoder, l->last);
+        const rp_value pooler = rp_encoder_pooler(&l->build, &l->any.encoder, l->last);
         if (pooler >= 0)
             rp_graph_output(model->graph, "pooler", pooler, RP_ROWS_SEQS,
-                            (size_t)l->encoder.hidden);
+                            (size_t)l->any.body.hidden);
     }
-    RP_TRY(rp_chain_build(&l->build, &model->folder, (uint64_t)l->encoder.hidden, l->last,
+    RP_TRY(rp_chain_build(&l->build, &model->folder, (uint64_t)l->any.body.hidden, l->last,
                           &model->notes, &l->chain, &x, err));
     for (size_t i = 0; i < model->folder.n_modules; i++)
         if (model->folder.modules[i].kind == RP_MODULE_POOLING)
@@ -325,7 +326,7 @@ static rp_status load_folder(struct load *l, const char *path, rp_error *err)
     rp_model *model = l->model;
     RP_TRY(rp_folder_open(path, &model->notes, &model->folder, err));
     RP_TRY(configure(l, err));
-    RP_TRY(build_encoder(l, err));
+    RP_TRY(build_body(l, err));
     RP_TRY(model->info.task == RP_TASK_CLASSIFY ? build_classifier(l, err)
                                                 : build_embedder(l, err));
     RP_TRY(rp_build_finish(&l->build, err));

@@ -25,8 +25,9 @@ static const struct rp_encoder_names names = {
     .rel_bias = "encoder.relative_attention_bias.weight",
 };
 
-static rp_status configure(const struct rp_config *config, struct rp_encoder *e, rp_error *err)
+static rp_status configure(const struct rp_config *config, union rp_any_body *any, rp_error *err)
 {
+    struct rp_encoder *e = &any->encoder;
     RP_TRY(rp_encoder_configure(config, e, err));
     e->rel_buckets = 32;
     RP_TRY(rp_json_whole(&config->json, "relative_attention_num_buckets", RP_JSON_OPTIONAL, 4, 256,
@@ -36,13 +37,14 @@ static rp_status configure(const struct rp_config *config, struct rp_encoder *e,
                        "%s: key \"relative_attention_num_buckets\" is %" PRId64
                        ", but half of the buckets are for each side",
                        config->path, e->rel_buckets);
-    RP_TRY(rp_encoder_pad(config, PAD, false, e, err));
-    e->first_position = PAD + 1;
+    RP_TRY(rp_body_pad(config, PAD, false, &e->body, err));
+    e->body.first_position = PAD + 1;
     return RP_OK;
 }
 
 const struct rp_family rp_family_mpnet = {.model_type = "mpnet",
                                           .prefix = "mpnet.",
+                                          .kind = &rp_post_norm,
                                           .names = &names,
                                           .classifier = &rp_head_tanh,
                                           .has_pooler = true,

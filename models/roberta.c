@@ -11,19 +11,21 @@ const struct rp_head rp_head_tanh = {.first_step = "classifier.dense",
                                      .last_step = "classifier",
                                      .last_tensor = "classifier.out_proj"};
 
-static rp_status configure(const struct rp_config *config, struct rp_encoder *e, rp_error *err)
+static rp_status configure(const struct rp_config *config, union rp_any_body *any, rp_error *err)
 {
+    struct rp_encoder *e = &any->encoder;
     RP_TRY(rp_encoder_configure(config, e, err));
-    e->types = 2;
+    e->body.types = 2;
     RP_TRY(rp_json_whole(&config->json, "type_vocab_size", RP_JSON_OPTIONAL, 0, INT32_MAX,
-                         &e->types, err));
-    RP_TRY(rp_encoder_pad(config, 1, true, e, err));
-    e->first_position = e->pad + 1;
+                         &e->body.types, err));
+    RP_TRY(rp_body_pad(config, 1, true, &e->body, err));
+    e->body.first_position = e->body.pad + 1;
     return RP_OK;
 }
 
 const struct rp_family rp_family_roberta = {.model_type = "roberta",
                                             .prefix = "roberta.",
+                                            .kind = &rp_post_norm,
                                             .names = &rp_encoder_bert_names,
                                             .classifier = &rp_head_tanh,
                                             .has_pooler = true,
@@ -32,6 +34,7 @@ const struct rp_family rp_family_roberta = {.model_type = "roberta",
 /* The same prefix: XLM-R's classes derive from RoBERTa's. */
 const struct rp_family rp_family_xlm_roberta = {.model_type = "xlm-roberta",
                                                 .prefix = "roberta.",
+                                                .kind = &rp_post_norm,
                                                 .names = &rp_encoder_bert_names,
                                                 .classifier = &rp_head_tanh,
                                                 .has_pooler = true,

@@ -19,6 +19,13 @@ struct rp_ops_table {
     rp_dtype dtype;
 };
 
+/* Heads to turn, and by what (ops/rope.h makes the table). */
+struct rp_ops_rope {
+    const float *table; /* rp_rope_row_floats() for each position */
+    size_t n_heads, head_dim, n_rotated;
+    _Bool interleaved;
+};
+
 struct rp_ops {
     const char *name; /* "avx2" */
     uint32_t isa;
@@ -43,6 +50,17 @@ struct rp_ops {
     void (*add)(const float *a, size_t lda, const float *b, size_t ldb, size_t width, float *y,
                 size_t ldy, size_t rows);
 
+    /* The first n_heads * head_dim columns turned head by head, the other columns as they are.  A
+     * pair (x, y) of the first n_rotated dims of a head, (i, i + n_rotated/2) or (2i, 2i+1), with
+     * the cosine and sine that the table has for it at positions[r], becomes
+     *
+     *     (fma(x, cos, -(y * sin)), fma(y, cos, x * sin)) */
+    void (*rope)(const struct rp_ops_rope *rope, const int32_t *positions, const float *x,
+                 size_t ldx, size_t width, float *y, size_t ldy, size_t rows);
+
+    /* y = activation(x[c]) * x[width + c] for c < width; x and y are apart. */
+    void (*glu)(rp_activation activation, const float *x, size_t ldx, size_t width, float *y,
+                size_t ldy, size_t rows);
     /* y = x + table[index]: one row of the table for each row. */
     void (*add_table)(const struct rp_ops_table *table, const float *x, size_t ldx, size_t width,
                       float *y, size_t ldy, size_t rows);

@@ -6,6 +6,7 @@
  * row first.
  */
 #include "ops/ops.h"
+#include "ops/rope.h"
 #include "pool/vmath.h"
 #include "qgemm/qgemm.h"
 
@@ -202,6 +203,101 @@ static void add(const float *a, size_t lda, const float *b, size_t ldb, size_t w
             size_t rest = width - c;
             v_store_n(y + c, v_add(v_load_n(a + c, rest), v_load_n(b + c, rest)), rest);
         }
+    }
+}
+
+/* ---- gates ------------------------------------------------------------------------------------
+ */
+
+#define GATE_ROWS(f)                                                                               \
+    for (size_t r = 0; r < rows; r++, x += ldx, y += ldy) {                                        \
+        const float *by = x + width;                                                               \
+        size_t c = 0;                                                                              \
+        for (; c + 16 <= width; c += 16)                                                           \
+            v_store(y + c, v_mul(f(v_load(x + c)), v_load(by + c)));                               \
+        if (c < width) {                                                                           \
+            const size_t n = width - c;                                                            \
+            v_store_n(y + c, v_mul(f(v_load_n(x + c, n)), v_load_n(by + c, n)), n);                \
+        }                                                                                          \
+    }                                                                                              \
+    break
+
+static void glu(rp_activation which, const float *x, size_t ldx, size_t width, float *y, size_t ldy,
+                size_t rows)
+{
+    switch (which) {
+    case RP_ACT_NONE: GATE_ROWS(same);
+    case RP_ACT_GELU: GATE_ROWS(v_gelu);
+    case RP_ACT_GELU_TANH: GATE_ROWS(v_gelu_tanh);
+    case RP_ACT_RELU: GATE_ROWS(v_relu);
+    case RP_ACT_SILU: GATE_ROWS(v_silu);
+    case RP_ACT_TANH: GATE_ROWS(v_tanh);
+    case RP_ACT_SIGMOID: GATE_ROWS(v_sigmoid);
+    }
+}
+
+/* ---- rotary positions -------------------------------------------------------------------------
+ */
+
+/* Pairs (i, i + half) of a head, n of them from i on.  x and y may be the same: both parts are read
+ * before one is written. */
+RP_V16_FN void turn_halves(const float *x, const float *table, size_t half, size_t i, size_t n,
+                           float *y)
+{
+    const v16 a = n == 16 ? v_load(x + i) : v_load_n(x + i, n);
+    const v16 b = n == 16 ? v_load(x + half + i) : v_load_n(x + half + i, n);
+    const v16 c = n == 16 ? v_load(table + i) : v_load_n(table + i, n);
+    const v16 s = n == 16 ? v_load(table + half + i) : v_load_n(table + half + i, n);
+    const v16 p = v_fma(a, c, v_neg(v_mul(b, s))), q = v_fma(b, c, v_mul(a, s));
+    if (n == 16) {
+        v_store(y + i, p);
+        v_store(y + half + i, q);
+    } else {
+        v_store_n(y + i, p, n);
+        v_store_n(y + half + i, q, n);
+    }
+}
+
+/* Columns [c, c + n) of a head whose pairs lie side by side: the table has each cosine twice, and
+ * the sine's sign turned for the first of a pair. */
+RP_V16_FN void turn_pairs(const float *x, const float *table, size_t rotated, size_t c, size_t n,
+                          float *y)
+{
+    const v16 a = n == 16 ? v_load(x + c) : v_load_n(x + c, n);
+    const v16 cosines = n == 16 ? v_load(table + c) : v_load_n(table + c, n);
+    const v16 sines = n == 16 ? v_load(table + rotated + c) : v_load_n(table + rotated + c, n);
+    const v16 p = v_fma(a, cosines, v_mul(v_swap_pairs(a), sines));
+    if (n == 16)
+        v_store(y + c, p);
+    else
+        v_store_n(y + c, p, n);
+}
+
+static void turn_head(const struct rp_ops_rope *rope, const float *table, const float *x, float *y)
+{
+    const size_t n = rope->interleaved ? rope->n_rotated : rope->n_rotated / 2;
+    for (size_t i = 0; i < n; i += 16) {
+        const size_t some = n - i < 16 ? n - i : 16;
+        if (rope->interleaved)
+            turn_pairs(x, table, n, i, some, y);
+        else
+            turn_halves(x, table, n, i, some, y);
+    }
+    if (x != y && rope->n_rotated < rope->head_dim)
+        memcpy(y + rope->n_rotated, x + rope->n_rotated,
+               (rope->head_dim - rope->n_rotated) * sizeof *y);
+}
+
+static void rope(const struct rp_ops_rope *rope, const int32_t *positions, const float *x,
+                 size_t ldx, size_t width, float *y, size_t ldy, size_t rows)
+{
+    const size_t turned = rope->n_heads * rope->head_dim;
+    for (size_t r = 0; r < rows; r++, x += ldx, y += ldy) {
+        const float *table = rp_rope_row(rope, (size_t)positions[r]);
+        for (size_t c = 0; c < turned; c += rope->head_dim)
+            turn_head(rope, table, x + c, y + c);
+        if (x != y && turned < width)
+            memcpy(y + turned, x + turned, (width - turned) * sizeof *y);
     }
 }
 
@@ -497,6 +593,8 @@ const struct rp_ops RP_OPS_TABLE = {
     .l2_norm = l2_norm,
     .activation = activation,
     .add = add,
+    .rope = rope,
+    .glu = glu,
     .add_table = add_table,
     .softmax = softmax,
     .act_features = act_features,

@@ -31,6 +31,9 @@ void rp_plan_destroy(rp_plan *plan)
     for (size_t s = 0; s < plan->n_steps; s++)
         if (plan->steps[s].op == RP_OP_ATTENTION)
             rp_aligned_free(plan->steps[s].p.attention.rel);
+    for (size_t i = 0; i < plan->n_ropes; i++)
+        rp_aligned_free(plan->ropes[i].table);
+    free(plan->ropes);
     free(plan->steps);
     free(plan->slots);
     free(plan->segments);
@@ -88,8 +91,9 @@ static bool make_room(struct rp_lowering *l)
     const rp_graph *graph = l->graph;
     rp_plan *plan = l->plan;
     const size_t steps = RP_LOWERED_STEPS * graph->n_nodes;
-    size_t bytes = 1;
+    size_t bytes = 1, ropes = 1;
     for (size_t i = 0; i < graph->n_nodes; i++) {
+        ropes += graph->nodes[i].op == RP_OP_ROPE;
         bytes += RP_LOWERED_STEPS * (strlen(graph->nodes[i].name) + 8);
         for (size_t t = 0; graph->nodes[i].op == RP_OP_EMBED && t < graph->nodes[i].p.embed.n; t++)
             bytes += table_name_bytes(l, graph->nodes[i].p.embed.tables[t].table);
@@ -102,11 +106,14 @@ static bool make_room(struct rp_lowering *l)
     plan->slots = calloc(steps, sizeof *plan->slots);
     plan->segments = calloc(steps, sizeof *plan->segments);
     plan->outputs = calloc(graph->n_outputs, sizeof *plan->outputs);
+    plan->ropes = calloc(ropes, sizeof *plan->ropes);
     plan->names = malloc(bytes);
     plan->names_bytes = bytes;
     plan->own_bytes = sizeof *plan + bytes + graph->n_outputs * sizeof *plan->outputs +
+                      ropes * sizeof *plan->ropes +
                       steps * (sizeof *plan->steps + sizeof *plan->slots + sizeof *plan->segments);
-    return plan->steps && plan->slots && plan->segments && plan->outputs && plan->names;
+    return plan->steps && plan->slots && plan->segments && plan->outputs && plan->ropes &&
+           plan->names;
 }
 
 static void lower_outputs(struct rp_lowering *l)
@@ -312,6 +319,23 @@ static const char *fused_activation(const struct rp_step *step)
     return NULL;
 }
 
+/* What tells one step of a kind from another. */
+static void text_options(struct rp_text *t, const struct rp_step *step)
+{
+    if (fused_activation(step))
+        rp_text_add(t, " +%s", fused_activation(step));
+    if (rp_op_multiplies(step->op) && step->n_in == 2)
+        rp_text_add(t, " +residual");
+    if (step->op == RP_OP_GLU)
+        rp_text_add(t, " act=%s", rp_activation_name(step->p.activation));
+    if (step->op == RP_OP_ROPE && step->p.rope.theta == 0)
+        rp_text_add(t, " inv_freq[%zu]", step->p.rope.turn.n_rotated / 2);
+    if (step->op == RP_OP_ROPE && step->p.rope.theta != 0) {
+        rp_text_add(t, " theta=");
+        rp_text_double(t, step->p.rope.theta);
+    }
+}
+
 size_t rp_plan_text(const rp_plan *plan, char *buffer, size_t size)
 {
     struct rp_text t = rp_text_init(buffer, size);
@@ -333,10 +357,7 @@ size_t rp_plan_text(const rp_plan *plan, char *buffer, size_t size)
             rp_text_add(&t, "%4zu %-14s %-28s @%-10llu %s x %-6zu", s, rp_op_name(step->op),
                         step->name, (unsigned long long)slot->offset[RP_BY_STEP],
                         rp_rows_name(step->rows), step->width);
-            if (fused_activation(step))
-                rp_text_add(&t, " +%s", fused_activation(step));
-            if (rp_op_multiplies(step->op) && step->n_in == 2)
-                rp_text_add(&t, " +residual");
+            text_options(&t, step);
             rp_text_add(&t, " %s flops/row=%llu%s bytes/row=%llu", step->kernel,
                         (unsigned long long)step->flops_per_row,
                         step->op == RP_OP_ATTENTION ? "/key" : "",

@@ -26,8 +26,11 @@ void rp_graph_destroy(rp_graph *graph)
 {
     if (!graph)
         return;
-    for (size_t i = 0; i < graph->n_nodes; i++)
+    for (size_t i = 0; i < graph->n_nodes; i++) {
+        if (graph->nodes[i].op == RP_OP_ROPE)
+            free(graph->nodes[i].p.rope.inv_freq);
         free(graph->nodes[i].name);
+    }
     for (size_t i = 0; i < graph->n_outputs; i++)
         free(graph->outputs[i].name);
     free(graph->nodes);
@@ -145,6 +148,36 @@ rp_value rp_graph_attention(rp_graph *graph, const char *name, rp_value qkv,
     return value_of(graph, node);
 }
 
+rp_value rp_graph_rope(rp_graph *graph, const char *name, rp_value x, const rp_rope *options)
+{
+    struct rp_node *node = append_unary(graph, RP_OP_ROPE, name, x);
+    if (!node)
+        return -1;
+    const int32_t rotated = options->n_rotated ? options->n_rotated : options->head_dim;
+    const size_t n = rotated > 0 ? (size_t)rotated / 2 : 0; /* numbers below 0 are refused later */
+    node->p.rope.options = *options;
+    node->p.rope.options.inv_freq = NULL;
+    if (options->inv_freq && n) {
+        node->p.rope.inv_freq = malloc(n * sizeof *node->p.rope.inv_freq);
+        if (!node->p.rope.inv_freq) {
+            (void)rp_fail(&graph->failed, RP_ERR_NOMEM, "op %d (%s): no memory",
+                          value_of(graph, node), node->name);
+            return -1;
+        }
+        memcpy(node->p.rope.inv_freq, options->inv_freq, n * sizeof *node->p.rope.inv_freq);
+        node->p.rope.options.inv_freq = node->p.rope.inv_freq;
+    }
+    return value_of(graph, node);
+}
+
+rp_value rp_graph_glu(rp_graph *graph, const char *name, rp_value x, rp_activation activation)
+{
+    struct rp_node *node = append_unary(graph, RP_OP_GLU, name, x);
+    if (node)
+        node->p.activation = activation;
+    return value_of(graph, node);
+}
+
 rp_value rp_graph_pool(rp_graph *graph, const char *name, rp_value x, rp_pooling pooling)
 {
     struct rp_node *node = append_unary(graph, RP_OP_POOL, name, x);
@@ -257,6 +290,27 @@ static void text_weight(struct rp_text *t, const rp_weights *weights, const char
         rp_text_add(t, " %s=weight %d", label, w);
 }
 
+/* Given inverse frequencies show as how many there are, the first and the last. */
+static void text_rope(struct rp_text *t, const rp_rope *o)
+{
+    const int32_t rotated = o->n_rotated ? o->n_rotated : o->head_dim;
+    rp_text_add(t, " heads=%dx%d rotated=%d%s", o->n_heads, o->head_dim, rotated,
+                o->interleaved ? " interleaved" : "");
+    if (o->inv_freq) {
+        rp_text_add(t, " inv_freq[%d]=", rotated / 2);
+        rp_text_double(t, o->inv_freq[0]);
+        rp_text_add(t, "..");
+        rp_text_double(t, o->inv_freq[rotated / 2 - 1]);
+    } else {
+        rp_text_add(t, " theta=");
+        rp_text_double(t, o->theta);
+    }
+    if (o->scale != 0) {
+        rp_text_add(t, " scale=");
+        rp_text_double(t, o->scale);
+    }
+}
+
 static void text_node(struct rp_text *t, const rp_weights *weights, const struct rp_node *node)
 {
     for (size_t i = 0; i < node->n_in && i < RP_NODE_MAX_INPUTS; i++)
@@ -276,6 +330,7 @@ static void text_node(struct rp_text *t, const rp_weights *weights, const struct
         rp_text_float(t, node->p.eps);
         break;
     case RP_OP_GEMM:
+    case RP_OP_GLU:
     case RP_OP_ACTIVATION: rp_text_add(t, " act=%s", rp_activation_name(node->p.activation)); break;
     case RP_OP_POOL: rp_text_add(t, " mode=%s", rp_pooling_name(node->p.pooling)); break;
     case RP_OP_ATTENTION:
@@ -283,6 +338,7 @@ static void text_node(struct rp_text *t, const rp_weights *weights, const struct
                     node->p.attention.head_dim);
         rp_text_float(t, node->p.attention.scale);
         break;
+    case RP_OP_ROPE: text_rope(t, &node->p.rope.options); break;
     default: break;
     }
     text_weight(t, weights, node->op == RP_OP_ATTENTION ? "rel" : "w", node->weight[0]);

@@ -18,6 +18,8 @@ enum rp_op {
     RP_OP_ADD,
     RP_OP_CONCAT,
     RP_OP_GATHER_MARKERS,
+    RP_OP_ROPE,
+    RP_OP_GLU,
     RP_OP_ADD_TYPES,
     RP_OP_ACT_FEATURES,
     RP_OP_NODE_COUNT,
@@ -42,6 +44,10 @@ struct rp_node {
         rp_activation activation;
         rp_pooling pooling;
         rp_attention attention;
+        struct {
+            rp_rope options;  /* its inv_freq is the copy, or NULL */
+            double *inv_freq; /* owned */
+        } rope;
     } p;
 };
 

@@ -4,6 +4,7 @@
  */
 #include "plan/plan.h"
 
+#include "ops/rope.h"
 #include "pool/error.h"
 #include "pool/memory.h"
 
@@ -225,6 +226,57 @@ static rp_status check_gather_markers(struct rp_lowering *l, size_t i, rp_error 
     return RP_OK;
 }
 
+/* What 0 stands for in the options of a rope. */
+static size_t rope_rotated(const rp_rope *p)
+{
+    return (size_t)(p->n_rotated ? p->n_rotated : p->head_dim);
+}
+
+static double rope_scale(const rp_rope *p)
+{
+    return p->scale != 0 ? p->scale : 1;
+}
+
+static rp_status check_rope(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const rp_rope *p = &l->graph->nodes[i].p.rope.options;
+    const struct rp_shape x = input(l, i, 0);
+    RP_TRY(check_rows(l, i, x, RP_ROWS_TOKENS, err));
+    if (p->n_heads <= 0 || p->head_dim <= 0)
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i, "%d heads of %d, expected at least 1 of 1",
+                         p->n_heads, p->head_dim);
+    if ((uint64_t)p->n_heads * (uint64_t)p->head_dim > x.width)
+        return FAIL_NODE(err, RP_ERR_SHAPE, l, i,
+                         "its input has width %zu, expected at least %llu (%d heads of %d)",
+                         x.width, (unsigned long long)p->n_heads * (unsigned)p->head_dim,
+                         p->n_heads, p->head_dim);
+    if (p->n_rotated < 0 || p->n_rotated > p->head_dim || rope_rotated(p) % 2)
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i,
+                         "%d dims of a head of %d are turned, expected an even number up to that",
+                         p->n_rotated ? p->n_rotated : p->head_dim, p->head_dim);
+    if (!p->inv_freq && (!(p->theta >= 1) || isinf(p->theta)))
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i, "theta must be finite and at least 1");
+    for (size_t k = 0; p->inv_freq && k < rope_rotated(p) / 2; k++)
+        if (!(fabs(p->inv_freq[k]) <= RP_ROPE_MOST))
+            return FAIL_NODE(err, RP_ERR_INVALID, l, i,
+                             "inverse frequency %zu must be within -2^20 and 2^20", k);
+    if (!(p->scale >= 0 && p->scale <= RP_ROPE_MOST))
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i, "scale must be within 0 and 2^20");
+    l->shapes[i] = x;
+    return RP_OK;
+}
+
+static rp_status check_glu(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const struct rp_shape x = input(l, i, 0);
+    RP_TRY(check_activation(l, i, l->graph->nodes[i].p.activation, err));
+    if (x.width % 2)
+        return FAIL_NODE(err, RP_ERR_SHAPE, l, i, "its input has width %zu, expected two halves",
+                         x.width);
+    l->shapes[i] = (struct rp_shape){x.rows, x.width / 2};
+    return RP_OK;
+}
+
 static rp_status check_add_types(struct rp_lowering *l, size_t i, rp_error *err)
 {
     const rp_weight table = l->graph->nodes[i].weight[0];
@@ -332,26 +384,25 @@ static rp_status need_vector(struct rp_lowering *l, size_t i, rp_weight w, const
     return RP_OK;
 }
 
-/* The number of the index array of a kind, made when it is new. */
-static rp_status index_number(struct rp_lowering *l, size_t i, const rp_embed_table *table,
-                              size_t *out, rp_error *err)
+/* The number of the index array of a kind, made when it is new.  It indexes the table `name` of so
+ * many entries. */
+static rp_status index_number(struct rp_lowering *l, size_t i, rp_index kind, int32_t parameter,
+                              const char *name, size_t entries, size_t *out, rp_error *err)
 {
     rp_plan *plan = l->plan;
-    const struct rp_weight_entry *e = rp_weights_entry(l->weights, table->table);
-    const int32_t parameter = table->index == RP_INDEX_POSITION_NONPAD ? table->parameter : 0;
     size_t k = 0;
     while (k < plan->n_indices &&
-           (plan->indices[k].kind != table->index || plan->indices[k].parameter != parameter))
+           (plan->indices[k].kind != kind || plan->indices[k].parameter != parameter))
         k++;
     if (k == RP_PLAN_MAX_INDICES)
         return FAIL_NODE(err, RP_ERR_LIMIT, l, i, "more than %d kinds of index",
                          RP_PLAN_MAX_INDICES);
     if (k == plan->n_indices)
         plan->indices[plan->n_indices++] =
-            (struct rp_plan_index){.kind = table->index, .parameter = parameter};
-    if (!plan->indices[k].least_entries || e->rows < plan->indices[k].least_entries) {
-        plan->indices[k].least_entries = e->rows;
-        plan->indices[k].table_name = keep_name(l, e->name, "");
+            (struct rp_plan_index){.kind = kind, .parameter = parameter};
+    if (!plan->indices[k].least_entries || entries < plan->indices[k].least_entries) {
+        plan->indices[k].least_entries = entries;
+        plan->indices[k].table_name = keep_name(l, name, "");
     }
     *out = k;
     return RP_OK;
@@ -361,10 +412,13 @@ static rp_status index_number(struct rp_lowering *l, size_t i, const rp_embed_ta
 static rp_status need_table(struct rp_lowering *l, size_t i, struct rp_step *step, size_t t,
                             const rp_embed_table *table, rp_error *err)
 {
+    const struct rp_weight_entry *e = rp_weights_entry(l->weights, table->table);
+    const int32_t parameter = table->index == RP_INDEX_POSITION_NONPAD ? table->parameter : 0;
     step->p.embed.n = t + 1;
-    RP_TRY(index_number(l, i, table, &step->p.embed.index[t], err));
+    RP_TRY(index_number(l, i, table->index, parameter, e->name, e->rows, &step->p.embed.index[t],
+                        err));
     RP_TRY(need(l, i, table->table, RP_FORM_TABLE, &step->p.embed.rows[t], err));
-    step->p.embed.dtype[t] = rp_weights_entry(l->weights, table->table)->table_dtype;
+    step->p.embed.dtype[t] = e->table_dtype;
     step->bytes_per_row += step->width * (step->p.embed.dtype[t] == RP_DTYPE_F32 ? 4 : 2);
     return RP_OK;
 }
@@ -566,6 +620,83 @@ static rp_status lower_gather_markers(struct rp_lowering *l, size_t i, rp_error 
     return RP_OK;
 }
 
+static bool same_rope_table(const rp_rope *a, const rp_rope *b)
+{
+    const size_t half = rope_rotated(a) / 2;
+    if (rope_rotated(b) / 2 != half || a->interleaved != b->interleaved ||
+        rope_scale(a) != rope_scale(b) || !a->inv_freq != !b->inv_freq)
+        return false;
+    return a->inv_freq ? memcmp(a->inv_freq, b->inv_freq, half * sizeof *a->inv_freq) == 0
+                       : a->theta == b->theta;
+}
+
+/* The table for positions of the bucket, made when there is none like it yet (in a dry run only
+ * counted). */
+static rp_status rope_table(struct rp_lowering *l, size_t i, struct rp_ops_rope *turn,
+                            rp_error *err)
+{
+    rp_plan *plan = l->plan;
+    const rp_rope *p = &l->graph->nodes[i].p.rope.options;
+    const size_t positions = plan->bucket.tokens, half = turn->n_rotated / 2;
+    size_t bytes, k = 0;
+    while (k < plan->n_ropes &&
+           !same_rope_table(p, &l->graph->nodes[plan->ropes[k].node].p.rope.options))
+        k++;
+    turn->table = plan->ropes[k].table;
+    if (k < plan->n_ropes)
+        return RP_OK;
+    if (!rp_mul_ok(positions,
+                   rp_rope_row_floats(turn->n_rotated, turn->interleaved) * sizeof(float),
+                   &bytes) ||
+        bytes > (size_t)1 << 48)
+        return FAIL_NODE(err, RP_ERR_LIMIT, l, i,
+                         "a table of %zu positions x %zu dims is too large", positions,
+                         turn->n_rotated);
+    plan->ropes[plan->n_ropes++].node = i;
+    plan->own_bytes += bytes;
+    if (!l->make)
+        return RP_OK;
+    float *table = rp_aligned_alloc(bytes);
+    if (!table)
+        return FAIL_NODE(err, RP_ERR_NOMEM, l, i, "no memory for %zu bytes of cosines and sines",
+                         bytes);
+    for (size_t f = 0; f < half; f++)
+        rp_rope_fill(turn, f,
+                     p->inv_freq ? p->inv_freq[f] : rp_rope_inv_freq(p->theta, f, 2 * half),
+                     rope_scale(p), positions, table);
+    turn->table = plan->ropes[k].table = table;
+    return RP_OK;
+}
+
+static rp_status lower_rope(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const rp_rope *p = &l->graph->nodes[i].p.rope.options;
+    struct rp_step *step = append_step(l, RP_OP_ROPE, i, "", l->shapes[i]);
+    add_input(l, step, slot_of_input(l, i, 0));
+    step->p.rope.turn = (struct rp_ops_rope){.n_heads = (size_t)p->n_heads,
+                                             .head_dim = (size_t)p->head_dim,
+                                             .n_rotated = rope_rotated(p),
+                                             .interleaved = p->interleaved};
+    step->p.rope.theta = p->inv_freq ? 0 : p->theta;
+    step->flops_per_row = 3 * step->p.rope.turn.n_heads * step->p.rope.turn.n_rotated;
+    RP_TRY(rope_table(l, i, &step->p.rope.turn, err));
+    l->slot_of[i] = step->out;
+    /* A batch has no position past the bucket, so this refuses none. */
+    return index_number(l, i, RP_INDEX_POSITION, 0, step->name, l->plan->bucket.tokens,
+                        &step->p.rope.index, err);
+}
+
+static rp_status lower_glu(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    (void)err;
+    struct rp_step *step = append_step(l, RP_OP_GLU, i, "", l->shapes[i]);
+    add_input(l, step, slot_of_input(l, i, 0));
+    step->p.activation = l->graph->nodes[i].p.activation;
+    step->flops_per_row = step->width;
+    l->slot_of[i] = step->out;
+    return RP_OK;
+}
+
 static rp_status lower_add_types(struct rp_lowering *l, size_t i, rp_error *err)
 {
     const rp_embed_table table = {l->graph->nodes[i].weight[0], RP_INDEX_QTYPES, 0};
@@ -607,6 +738,8 @@ static const struct op_row {
     [RP_OP_CONCAT] = {"concat", 1, RP_NODE_MAX_INPUTS, true, check_concat, lower_concat},
     [RP_OP_GATHER_MARKERS] = {"gather_markers", 1, 1, false, check_gather_markers,
                               lower_gather_markers},
+    [RP_OP_ROPE] = {"rope", 1, 1, true, check_rope, lower_rope},
+    [RP_OP_GLU] = {"glu", 1, 1, true, check_glu, lower_glu},
     [RP_OP_ADD_TYPES] = {"add_types", 1, 1, true, check_add_types, lower_add_types},
     [RP_OP_ACT_FEATURES] = {"act_features", 2, 2, false, check_act_features, lower_act_features},
     [RP_OP_QUANTIZE] = {"quantize", 1, 1, true, NULL, NULL},

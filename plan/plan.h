@@ -50,6 +50,12 @@ struct rp_plan_index {
     const char *table_name; /* the table with that many; belongs to the plan */
 };
 
+/* Cosines and sines for the positions of the bucket, shared by the ropes of equal options. */
+struct rp_plan_rope {
+    size_t node; /* the first op with these options */
+    float *table;
+};
+
 struct rp_step {
     enum rp_op op;
     const char *name; /* belongs to the plan */
@@ -87,7 +93,12 @@ struct rp_step {
             float *rel; /* owned by the plan; NULL for none */
             size_t rel_span;
         } attention;
-        rp_activation activation;
+        struct {
+            struct rp_ops_rope turn; /* its table belongs to the plan */
+            size_t index;            /* of positions, into the plan's indices */
+            double theta;            /* 0: the frequencies were given */
+        } rope;
+        rp_activation activation; /* and of a glu */
         rp_pooling pooling;
     } p;
     uint64_t flops_per_row; /* attention: per row and key */
@@ -124,6 +135,8 @@ struct rp_plan {
     size_t n_outputs;
     struct rp_plan_index indices[RP_PLAN_MAX_INDICES];
     size_t n_indices;
+    struct rp_plan_rope *ropes;
+    size_t n_ropes;
     uint64_t arena_bytes, scratch_bytes; /* scratch: per worker */
     size_t attention_query_rows;         /* least query rows of an attention task */
     char *names;                         /* the strings of steps, outputs and tables */

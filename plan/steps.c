@@ -118,6 +118,10 @@ void rp_step_rows(const struct rp_step *step, const struct rp_frame *f, size_t r
     case RP_OP_L2_NORM: ops->l2_norm(x, w, step->p.norm.eps, w, y, w, rows); return;
     case RP_OP_ACTIVATION: ops->activation(step->p.activation, x, w, w, y, w, rows); return;
     case RP_OP_ADD: ops->add(x, w, rp_frame_row(f, step->in[1], r0), w, w, y, w, rows); return;
+    case RP_OP_ROPE:
+        ops->rope(&step->p.rope.turn, f->run->index[step->p.rope.index] + r0, x, w, w, y, w, rows);
+        return;
+    case RP_OP_GLU: ops->glu(step->p.activation, x, 2 * w, w, y, w, rows); return;
     case RP_OP_CONCAT: concat(step, f, y, rows, r0); return;
     case RP_OP_ADD_TYPES: add_types(step, f, x, y, r0, r1); return;
     default: assert(0 && "a step that does not work by row"); return;

@@ -35,12 +35,9 @@ void rp_text_add(struct rp_text *text, const char *fmt, ...)
         append(text, piece, strlen(piece));
 }
 
-void rp_text_float(struct rp_text *text, float x)
+/* Whatever stands between the digits and is not part of a number is the locale's decimal point. */
+static void add_number(struct rp_text *text, char *piece)
 {
-    char piece[32];
-    snprintf(piece, sizeof piece, "%.9g", (double)x);
-    /* Whatever stands between the digits and is not part of a number is the locale's decimal point.
-     */
     size_t n = 0;
     bool in_point = false;
     for (const char *p = piece; *p; p++) {
@@ -52,4 +49,18 @@ void rp_text_float(struct rp_text *text, float x)
         in_point = !plain;
     }
     append(text, piece, n);
+}
+
+void rp_text_float(struct rp_text *text, float x)
+{
+    char piece[32];
+    snprintf(piece, sizeof piece, "%.9g", (double)x);
+    add_number(text, piece);
+}
+
+void rp_text_double(struct rp_text *text, double x)
+{
+    char piece[48];
+    snprintf(piece, sizeof piece, "%.17g", x);
+    add_number(text, piece);
 }

@@ -19,4 +19,7 @@ void rp_text_add(struct rp_text *text, const char *fmt, ...) RP_PRINTF(2, 3);
 /* A number as %.9g writes it in the C locale, whatever the host program's locale is. */
 void rp_text_float(struct rp_text *text, float x);
 
+/* The same for a double, as %.17g. */
+void rp_text_double(struct rp_text *text, double x);
+
 #endif

@@ -29,6 +29,8 @@
  *                v_to_i(v): v holds integers of magnitude < 2^31;  vi_to_f(i), to nearest even;
  *                vi_store_u8(p, i): sixteen bytes, lanes of i being 0..255
  *
+ *   order        v_swap_pairs(v): lanes 2i and 2i+1 change places
+ *
  *   across       v_sum(v): t[j] = v[j] + v[j+8], then +4, +2, +1;  v_hmax(v): the same with v_max
  *
  * The loops that reduce a row keep lane i mod 16 in lane i: the tail is loaded with v_load_n, whose

@@ -189,6 +189,11 @@ RP_V16_FN float v_sum(v16 v)
     return _mm_cvtss_f32(_mm_add_ss(t2, _mm_movehdup_ps(t2)));
 }
 
+RP_V16_FN v16 v_swap_pairs(v16 a)
+{
+    return _mm512_permute_ps(a, 0xb1);
+}
+
 RP_V16_FN float v_hmax(v16 v)
 {
     __m256 t8 = _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));

@@ -253,6 +253,11 @@ RP_V16_FN float v_sum(v16 v)
     return vget_lane_f32(t2, 0) + vget_lane_f32(t2, 1);
 }
 
+RP_V16_FN v16 v_swap_pairs(v16 x)
+{
+    return RP_V16_MAP1(v16, vrev64q_f32, x);
+}
+
 RP_V16_FN float v_hmax(v16 v)
 {
     float32x4_t t4 = v16_max4(v16_max4(v.a, v.c), v16_max4(v.b, v.d));

@@ -266,6 +266,11 @@ RP_V16_FN float v_sum(v16 v)
     return v.f[0];
 }
 
+RP_V16_FN v16 v_swap_pairs(v16 a)
+{
+    RP_V16_LANES(v16, r.f[l] = a.f[l ^ 1]);
+}
+
 RP_V16_FN float v_hmax(v16 v)
 {
     for (int half = 8; half; half /= 2) {

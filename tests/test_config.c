@@ -50,14 +50,16 @@ static void write_edited(const char *family, const char *key, const char *value)
     json_decref(config);
 }
 
-static rp_status configure(struct rp_config *config, struct rp_encoder *e, rp_error *err)
+static rp_status configure(struct rp_config *config, union rp_any_body *any, rp_error *err)
 {
     const struct rp_family *family;
-    *e = (struct rp_encoder){0};
+    *any = (union rp_any_body){0};
     RP_TRY(rp_config_open(dir.path, config, err));
     rp_status s = rp_family_find(config, &family, err);
     if (s == RP_OK)
-        s = family->configure(config, e, err);
+        s = rp_config_refuse(config, family->reads, err);
+    if (s == RP_OK)
+        s = family->configure(config, any, err);
     if (s != RP_OK)
         rp_config_close(config);
     return s;
@@ -151,7 +153,7 @@ static void test_refused(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         struct rp_config config;
-        struct rp_encoder e;
+        union rp_any_body e;
         rp_error err = {0};
         write_edited(refused[i].family, refused[i].key, refused[i].value);
         const rp_status s = configure(&config, &e, &err);
@@ -196,7 +198,7 @@ static void test_accepted(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof accepted / sizeof *accepted; i++) {
         struct rp_config config;
-        struct rp_encoder e;
+        union rp_any_body e;
         struct rp_notes notes = {0};
         rp_error err = {0};
         write_edited(accepted[i].family, accepted[i].key, accepted[i].value);
@@ -216,17 +218,19 @@ static void test_values(void **state)
 {
     (void)state;
     struct rp_config config;
-    struct rp_encoder e;
+    union rp_any_body e;
     rp_error err;
     write_edited("bert", NULL, NULL);
     assert_int_equal(configure(&config, &e, &err), RP_OK);
     assert_string_equal(config.model_type, "bert");
     assert_string_equal(config.architecture, "BertForSequenceClassification");
-    assert_true(e.vocab == 50 && e.hidden == 16 && e.layers == 2 && e.heads == 2 &&
-                e.head_dim == 8);
-    assert_true(e.intermediate == 24 && e.positions == 40 && e.types == 2 && e.pad == 0);
-    assert_true(e.first_position == 0 && e.rel_buckets == 0 && e.embedding == 16);
-    assert_true(e.eps == 1e-12f && e.activation == RP_ACT_GELU);
+    assert_true(e.body.vocab == 50 && e.body.hidden == 16 && e.body.layers == 2 &&
+                e.body.heads == 2 && e.body.head_dim == 8);
+    assert_true(e.body.intermediate == 24 && e.body.positions == 40 && e.body.types == 2 &&
+                e.body.pad == 0);
+    assert_true(e.body.first_position == 0 && e.encoder.rel_buckets == 0 &&
+                e.encoder.embedding == 16);
+    assert_true(e.body.eps == 1e-12f && e.body.activation == RP_ACT_GELU);
     rp_config_close(&config);
 
     /* A stated head_dim makes any number of heads legal. */
@@ -237,32 +241,33 @@ static void test_values(void **state)
     maker_write_json(&dir, "config.json", c);
     json_decref(c);
     assert_int_equal(configure(&config, &e, &err), RP_OK);
-    assert_true(e.heads == 3 && e.head_dim == 5);
+    assert_true(e.body.heads == 3 && e.body.head_dim == 5);
     rp_config_close(&config);
 
     write_edited("xlm-roberta", "pad_token_id", "3");
     assert_int_equal(configure(&config, &e, &err), RP_OK);
-    assert_true(e.pad == 3 && e.first_position == 4 && e.types == 1);
+    assert_true(e.body.pad == 3 && e.body.first_position == 4 && e.body.types == 1);
     rp_config_close(&config);
     write_edited("roberta", "pad_token_id", NULL);
     assert_int_equal(configure(&config, &e, &err), RP_OK);
-    assert_true(e.pad == 1 && e.first_position == 2);
+    assert_true(e.body.pad == 1 && e.body.first_position == 2);
     rp_config_close(&config);
 
     /* MPNet's positions do not follow the pad. */
     write_edited("mpnet", "pad_token_id", "7");
     assert_int_equal(configure(&config, &e, &err), RP_OK);
-    assert_true(e.pad == 7 && e.first_position == 2 && e.rel_buckets == 32 && e.types == 0);
+    assert_true(e.body.pad == 7 && e.body.first_position == 2 && e.encoder.rel_buckets == 32 &&
+                e.body.types == 0);
     rp_config_close(&config);
 
     write_edited("electra", NULL, NULL);
     assert_int_equal(configure(&config, &e, &err), RP_OK);
-    assert_true(e.embedding == 12 && e.hidden == 16);
+    assert_true(e.encoder.embedding == 12 && e.body.hidden == 16);
     rp_config_close(&config);
 
     write_edited("bert", "pad_token_id", "null");
     assert_int_equal(configure(&config, &e, &err), RP_OK);
-    assert_int_equal(e.pad, -1);
+    assert_int_equal(e.body.pad, -1);
     rp_config_close(&config);
 }
 
@@ -289,14 +294,14 @@ static void test_activations(void **state)
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         struct rp_config config;
-        struct rp_encoder e;
+        union rp_any_body e;
         write_edited("bert", "hidden_act", names[i].name);
         assert_int_equal(configure(&config, &e, NULL), RP_OK);
-        assert_int_equal(e.activation, names[i].activation);
+        assert_int_equal(e.body.activation, names[i].activation);
         rp_config_close(&config);
         write_edited("distilbert", "activation", names[i].name);
         assert_int_equal(configure(&config, &e, NULL), RP_OK);
-        assert_int_equal(e.activation, names[i].activation);
+        assert_int_equal(e.body.activation, names[i].activation);
         rp_config_close(&config);
     }
 }
@@ -404,7 +409,7 @@ static void test_unknown_keys(void **state)
 {
     (void)state;
     struct rp_config config;
-    struct rp_encoder e;
+    union rp_any_body e;
     struct rp_notes notes = {0};
     rp_error err;
     write_edited("bert", "my_own_key", "1");

@@ -536,7 +536,7 @@ static void test_head_by_hand(void **state)
         "\"classifier.bias\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[40,44]}}";
     const float data[11] = {1, -2, 1, 0, 0, 1, 0, 0, 1, 1, 0.5f};
     const struct rp_head head = {"pooler", "pooler.dense", RP_ACT_TANH, "classifier", "classifier"};
-    const struct rp_encoder e = {.hidden = 2};
+    const struct rp_encoder e = {.body = {.hidden = 2}};
     struct rp_notes notes = {0};
     struct rp_tensors *tensors;
     rp_graph *graph;

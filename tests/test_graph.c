@@ -9,6 +9,7 @@
 #include "plan/graph.h"
 #include "tests/toy.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -180,6 +181,164 @@ static void relative_bias_shape(void **state)
         .n_heads = 2, .head_dim = 4, .rel_bias = add(f, "rel", 32, 3), .rel_max_distance = 128};
     rp_graph_attention(f->graph, "a", tokens(f, 24), &a);
     refuses(f, RP_ERR_SHAPE, "op 1 (a): relative bias rel is [32, 3], expected [buckets, 2]");
+}
+
+static const rp_rope turn = {.n_heads = 2, .head_dim = 4, .theta = 10000};
+
+/* A rope of x with one option changed refuses with that message. */
+static void rope_refuses(struct fixture *f, rp_value x, rp_rope options, rp_status status,
+                         const char *message)
+{
+    rp_graph_rope(f->graph, "r", x, &options);
+    refuses(f, status, message);
+}
+
+static void rope_heads(void **state)
+{
+    rp_rope o = turn;
+    o.n_heads = 0;
+    rope_refuses(*state, tokens(*state, 24), o, RP_ERR_INVALID,
+                 "op 1 (r): 0 heads of 4, expected at least 1 of 1");
+}
+
+static void rope_width(void **state)
+{
+    rp_rope o = turn;
+    o.n_heads = 7;
+    rope_refuses(*state, tokens(*state, 24), o, RP_ERR_SHAPE,
+                 "op 1 (r): its input has width 24, expected at least 28 (7 heads of 4)");
+}
+
+static void rope_rows(void **state)
+{
+    struct fixture *f = *state;
+    rope_refuses(f, rp_graph_pool(f->graph, "p", tokens(f, 24), RP_POOL_CLS), turn, RP_ERR_SHAPE,
+                 "op 2 (r): its input has a row per seqs, expected tokens");
+}
+
+static void rope_odd(void **state)
+{
+    rp_rope o = turn;
+    o.n_rotated = 3;
+    rope_refuses(*state, tokens(*state, 24), o, RP_ERR_INVALID,
+                 "op 1 (r): 3 dims of a head of 4 are turned, expected an even number up to that");
+}
+
+static void rope_too_many(void **state)
+{
+    rp_rope o = turn;
+    o.n_rotated = 6;
+    rope_refuses(*state, tokens(*state, 24), o, RP_ERR_INVALID,
+                 "op 1 (r): 6 dims of a head of 4 are turned, expected an even number up to that");
+}
+
+static void rope_odd_head(void **state)
+{
+    const rp_rope o = {.n_heads = 2, .head_dim = 5, .theta = 10000};
+    rope_refuses(*state, tokens(*state, 24), o, RP_ERR_INVALID,
+                 "op 1 (r): 5 dims of a head of 5 are turned, expected an even number up to that");
+}
+
+static void rope_theta(void **state)
+{
+    rp_rope o = turn;
+    o.theta = 0;
+    rope_refuses(*state, tokens(*state, 24), o, RP_ERR_INVALID,
+                 "op 1 (r): theta must be finite and at least 1");
+}
+
+static void rope_theta_infinite(void **state)
+{
+    rp_rope o = turn;
+    o.theta = (double)INFINITY;
+    rope_refuses(*state, tokens(*state, 24), o, RP_ERR_INVALID,
+                 "op 1 (r): theta must be finite and at least 1");
+}
+
+static void rope_frequency(void **state)
+{
+    static const double frequencies[] = {1, (double)NAN};
+    rp_rope o = turn;
+    o.inv_freq = frequencies;
+    rope_refuses(*state, tokens(*state, 24), o, RP_ERR_INVALID,
+                 "op 1 (r): inverse frequency 1 must be within -2^20 and 2^20");
+}
+
+static void rope_scale(void **state)
+{
+    rp_rope o = turn;
+    o.scale = -1;
+    rope_refuses(*state, tokens(*state, 24), o, RP_ERR_INVALID,
+                 "op 1 (r): scale must be within 0 and 2^20");
+}
+
+/* Ropes of equal options share a table, those of others have their own; a dry run counts what is
+ * made. */
+static void rope_tables_are_shared(void **state)
+{
+    struct fixture *f = *state;
+    const double given[] = {1, 0.01}, others[] = {1, 0.02};
+    const rp_bucket bucket = {1000, 4, 0};
+    const size_t table = 1000 * 4 * sizeof(float);
+    rp_rope o = turn;
+    rp_value x = tokens(f, 24);
+    uint64_t bytes = 0;
+    for (int i = 0; i < 10; i++) {
+        static const size_t more[10] = {1, 0, 1, 1, 0, 1, 1, 1, 2, 0};
+        if (i == 2)
+            o.theta = 160000;
+        o.inv_freq = i == 3 || i == 4 ? given : i == 5 ? others : NULL;
+        o.n_rotated = i == 6 ? 2 : i == 9 ? 4 : 0;
+        o.scale = i == 7 ? 1.5 : i == 9 ? 1 : 0;
+        o.interleaved = i >= 8;
+        x = rp_graph_rope(f->graph, "r", x, &o);
+        rp_graph_output(f->graph, "y", x, RP_ROWS_TOKENS, 24);
+        rp_plan_sizes dry, made;
+        rp_plan *plan;
+        assert_int_equal(rp_plan_measure(f->graph, f->weights, &bucket, NULL, &dry, NULL), RP_OK);
+        assert_int_equal(rp_plan_compile(f->graph, f->weights, &bucket, NULL, &plan, NULL), RP_OK);
+        rp_plan_get_sizes(plan, &made);
+        assert_int_equal(dry.plan_bytes, made.plan_bytes);
+        /* Steps, names and outputs take less than a table does. */
+        const uint64_t grown = made.plan_bytes - bytes;
+        const size_t want = more[i] * (i == 6 ? table / 2 : table);
+        assert_true(grown >= want && grown < want + table / 3);
+        bytes = made.plan_bytes;
+        rp_plan_destroy(plan);
+    }
+}
+
+static void rope_table_too_large(void **state)
+{
+    struct fixture *f = *state;
+    const rp_bucket bucket = {INT32_MAX, 1, 0};
+    rp_value x = tokens(f, 64);
+    for (int i = 0; i < 4; i++) {
+        const rp_value eight[8] = {x, x, x, x, x, x, x, x};
+        x = rp_graph_concat(f->graph, "wide", 8, eight);
+    }
+    const rp_rope o = {.n_heads = 1, .head_dim = 64 << 12, .theta = 10000};
+    rp_graph_output(f->graph, "y", rp_graph_rope(f->graph, "r", x, &o), RP_ROWS_TOKENS, 64 << 12);
+    rp_plan_sizes sizes;
+    rp_error err;
+    assert_int_equal(rp_plan_measure(f->graph, f->weights, &bucket, NULL, &sizes, &err),
+                     RP_ERR_LIMIT);
+    assert_string_equal(err.message,
+                        "op 5 (r): a table of 2147483647 positions x 262144 dims is too large");
+}
+
+static void glu_width(void **state)
+{
+    struct fixture *f = *state;
+    rp_graph_glu(f->graph, "g", tokens(f, 7), RP_ACT_GELU);
+    refuses(f, RP_ERR_SHAPE, "op 1 (g): its input has width 7, expected two halves");
+}
+
+static void glu_activation(void **state)
+{
+    struct fixture *f = *state;
+    rp_graph_glu(f->graph, "g", tokens(f, 8), (rp_activation)7);
+    refuses(f, RP_ERR_INVALID, "op 1 (g): there is no activation 7");
 }
 
 static void pool_mode(void **state)
@@ -428,6 +587,47 @@ static void text_of_a_graph(void **state)
     assert_int_equal(rp_graph_text(f->graph, f->weights, NULL, 0), strlen(want));
 }
 
+/* What tells layers apart: bases, frequencies, gates; in the graph and in the plan. */
+static void text_of_ropes_and_gates(void **state)
+{
+    struct fixture *f = *state;
+    static const double given[] = {1, 0.25};
+    const rp_rope second = {.n_heads = 1,
+                            .head_dim = 6,
+                            .n_rotated = 4,
+                            .interleaved = true,
+                            .inv_freq = given,
+                            .scale = 0.5};
+    rp_value x = rp_graph_rope(f->graph, "turn", tokens(f, 8), &turn);
+    x = rp_graph_rope(f->graph, "again", x, &second);
+    x = rp_graph_glu(f->graph, "gate", x, RP_ACT_SILU);
+    rp_graph_output(f->graph, "y", x, RP_ROWS_TOKENS, 4);
+    char text[2048];
+    rp_graph_text(f->graph, f->weights, text, sizeof text);
+    assert_string_equal(text, "%0 = embed \"embed\" ids=word[10,8]\n"
+                              "%1 = rope \"turn\" %0 heads=2x4 rotated=4 theta=10000\n"
+                              "%2 = rope \"again\" %1 heads=1x6 rotated=4 interleaved "
+                              "inv_freq[2]=1..0.25 scale=0.5\n"
+                              "%3 = glu \"gate\" %2 act=silu\n"
+                              "output \"y\" %3 tokens x 4\n");
+    const rp_bucket bucket = {32, 4, 0};
+    rp_plan_options options;
+    rp_plan_options_init(&options);
+    options.isa = RP_ISA_SCALAR;
+    rp_plan *plan;
+    assert_int_equal(rp_plan_compile(f->graph, f->weights, &bucket, &options, &plan, NULL), RP_OK);
+    rp_plan_text(plan, text, sizeof text);
+    /* A rope that is the last to read its input turns it where it lies. */
+    assert_non_null(strstr(text, "   0 embed          embed                        @0 "));
+    assert_non_null(strstr(text, "   1 rope           turn                         @0          "
+                                 "tokens x 8      theta=10000 scalar"));
+    assert_non_null(strstr(text, "   2 rope           again                        @0          "
+                                 "tokens x 8      inv_freq[2] scalar"));
+    assert_non_null(strstr(text, "   3 glu            gate                         @1024       "
+                                 "tokens x 4      act=silu scalar"));
+    rp_plan_destroy(plan);
+}
+
 static void text_of_a_plan(void **state)
 {
     struct fixture *f = *state;
@@ -481,6 +681,20 @@ int main(void)
         TEST(attention_heads),
         TEST(attention_rows),
         TEST(relative_bias_shape),
+        TEST(rope_heads),
+        TEST(rope_width),
+        TEST(rope_rows),
+        TEST(rope_odd),
+        TEST(rope_too_many),
+        TEST(rope_odd_head),
+        TEST(rope_theta),
+        TEST(rope_theta_infinite),
+        TEST(rope_frequency),
+        TEST(rope_scale),
+        TEST(rope_tables_are_shared),
+        TEST(rope_table_too_large),
+        TEST(glu_width),
+        TEST(glu_activation),
         TEST(pool_mode),
         TEST(unknown_activation),
         TEST(add_shapes),
@@ -498,6 +712,7 @@ int main(void)
         TEST(unneeded_ops_are_left_out),
         TEST(text_of_a_graph),
         TEST(text_of_a_plan),
+        TEST(text_of_ropes_and_gates),
         TEST(names_of_the_ir),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,6 +2,7 @@
  * that end at a guard page and gaps between rows that must stay; a digest that holds machines
  * together; errors against double precision; the cases that people reported. */
 #include "ops/ops.h"
+#include "ops/rope.h"
 #include "qgemm/qgemm.h"
 #include "tests/floats.h"
 
@@ -594,6 +595,245 @@ static void quantized_rows_of_extremes(void **state)
     }
 }
 
+/* ---- rotary positions and gates ---------------------------------------------------------------
+ */
+
+/* A kernel's call over rows with gaps, out of place or in place, compared with `want`. */
+struct gapped {
+    size_t width_in, width_out, ld_in, ld_out;
+    float *x, *want;
+};
+
+static size_t floats_of(size_t ld, size_t width)
+{
+    return (ROWS - 1) * ld + width;
+}
+
+static struct gapped gapped_make(size_t width_in, size_t width_out, bool special, uint64_t *random)
+{
+    struct gapped g = {width_in, width_out, width_in + GAP, width_out + GAP, NULL, NULL};
+    g.x = guard_alloc(floats_of(g.ld_in, width_in) * sizeof(float));
+    g.want = calloc(floats_of(g.ld_out, width_out), sizeof(float));
+    assert_non_null(g.want);
+    for (size_t i = 0; i < floats_of(g.ld_in, width_in); i++)
+        g.x[i] = special ? random_special(random) : random_float(random, 6);
+    return g;
+}
+
+static void gapped_free(struct gapped *g)
+{
+    guard_free(g->x, floats_of(g->ld_in, g->width_in) * sizeof(float));
+    free(g->want);
+}
+
+static void compare_rows(const struct gapped *g, const float *y, const char *what)
+{
+    for (size_t i = 0; i < floats_of(g->ld_out, g->width_out); i++) {
+        const bool inside = i % g->ld_out < g->width_out;
+        if (!(inside ? float_same(g->want[i], y[i]) : float_bits(y[i]) == CANARY))
+            fail_msg("%s, width %zu, row %zu column %zu: %a, not %a", what, g->width_out,
+                     i / g->ld_out, i % g->ld_out, y[i], g->want[i]);
+    }
+}
+
+static float *canaries(size_t n)
+{
+    float *y = guard_alloc(n * sizeof *y);
+    for (size_t i = 0; i < n; i++)
+        y[i] = float_of(CANARY);
+    return y;
+}
+
+static uint64_t digest_rows(const struct gapped *g, uint64_t digest)
+{
+    for (size_t r = 0; r < ROWS; r++)
+        digest = float_digest(g->want + r * g->ld_out, g->width_out, digest);
+    return digest;
+}
+
+/* The contract, pair by pair, from a table whose layout is taken apart here. */
+static void rope_plainly(const struct rp_ops_rope *rope, const int32_t *positions,
+                         const struct gapped *g)
+{
+    const size_t n = rope->n_rotated, half = n / 2;
+    for (size_t r = 0; r < ROWS; r++) {
+        const float *x = g->x + r * g->ld_in;
+        float *y = g->want + r * g->ld_out;
+        const float *row = rope->table + (size_t)positions[r] * n * (rope->interleaved ? 2 : 1);
+        memcpy(y, x, g->width_out * sizeof *y);
+        for (size_t h = 0; h < rope->n_heads; h++) {
+            for (size_t i = 0; i < half; i++) {
+                const size_t a = h * rope->head_dim + (rope->interleaved ? 2 * i : i);
+                const size_t b = rope->interleaved ? a + 1 : a + half;
+                const float c = rope->interleaved ? row[2 * i] : row[i];
+                const float s = rope->interleaved ? row[n + 2 * i + 1] : row[half + i];
+                y[a] = fmaf(x[a], c, -(x[b] * s));
+                y[b] = fmaf(x[b], c, x[a] * s);
+            }
+        }
+    }
+}
+
+#define POSITIONS 9
+
+static void check_rope(size_t heads, size_t dim, size_t rotated, bool interleaved, size_t extra,
+                       uint64_t *random, uint64_t *digest)
+{
+    const int32_t positions[ROWS] = {3, 0, POSITIONS - 1};
+    const size_t width = heads * dim + extra;
+    const size_t floats = POSITIONS * rp_rope_row_floats(rotated, interleaved);
+    float *table = guard_alloc(floats * sizeof *table);
+    struct rp_ops_rope rope = {table, heads, dim, rotated, interleaved};
+    for (size_t i = 0; i < rotated / 2; i++)
+        rp_rope_fill(&rope, i, rp_rope_inv_freq(10000, i, rotated), 1, POSITIONS, table);
+    for (int special = 0; special < 2; special++) {
+        struct gapped g = gapped_make(width, width, special, random);
+        rope_plainly(&rope, positions, &g);
+        *digest = digest_rows(&g, *digest);
+        for (size_t t = 0; t < n_tables; t++) {
+            const size_t n = floats_of(g.ld_out, width);
+            float *y = canaries(n);
+            tables[t]->rope(&rope, positions, g.x, g.ld_in, width, y, g.ld_out, ROWS);
+            compare_rows(&g, y, tables[t]->name);
+            for (size_t i = 0; i < n; i++)
+                y[i] = i % g.ld_out < width ? g.x[i] : float_of(CANARY);
+            tables[t]->rope(&rope, positions, y, g.ld_out, width, y, g.ld_out, ROWS);
+            compare_rows(&g, y, tables[t]->name);
+            guard_free(y, n * sizeof *y);
+        }
+        gapped_free(&g);
+    }
+    guard_free(table, floats * sizeof *table);
+}
+
+static void ropes_are_the_contract(void **state)
+{
+    (void)state;
+    static const size_t dims[][2] = {{2, 2},   {4, 2},   {16, 16},  {30, 30}, {32, 32},
+                                     {34, 34}, {64, 64}, {64, 32},  {70, 38}, {80, 20},
+                                     {96, 96}, {5, 4},   {128, 128}};
+    const uint64_t golden = UINT64_C(0x59e2e044ca029a98);
+    uint64_t random = SEED, digest = 0;
+    for (size_t d = 0; d < sizeof dims / sizeof *dims; d++)
+        for (int i = 0; i < 4; i++)
+            check_rope(1 + d % 3, dims[d][0], dims[d][1], i % 2, i / 2 * (1 + 7 * d), &random,
+                       &digest);
+    if (digest != golden)
+        fail_msg("digest of all results %#llx, not %#llx", (unsigned long long)digest,
+                 (unsigned long long)golden);
+}
+
+/* Against long double, at positions up to 2^20.  Half an ULP of a number below 1 is 2^-25 at most;
+ * what comes on top is the frequency's error, 2^-48 of an angle of up to 2^20. */
+static void cosines_and_sines_are_accurate(void **state)
+{
+    (void)state;
+    enum { n = (1 << 20) + 1 };
+    static const double thetas[] = {10000, 160000, 500000, 1e6};
+    static float table[2 * n];
+    const struct rp_ops_rope pair = {.n_rotated = 2};
+    double worst = 0;
+    for (size_t k = 0; k < 4; k++) {
+        for (size_t i = 0; i < 32; i += 1 + 5 * k) {
+            const long double exact = powl(thetas[k], -(long double)i / 32);
+            const double f = rp_rope_inv_freq(thetas[k], i, 64);
+            assert_true(fabsl(f - exact) <= 0x1p-48L * exact);
+            rp_rope_fill(&pair, 0, f, 1, n, table);
+            assert_true(table[0] == 1 && table[1] == 0);
+            for (size_t p = 1; p < n; p = p < 300 ? p + 1 : p + 1013 < n - 1 ? p + 1013 : p + 1) {
+                if (p + 1013 >= n - 1 && p < n - 4)
+                    p = n - 4;
+                const long double a = (long double)p * exact;
+                const double c = (double)fabsl(table[2 * p] - cosl(a));
+                const double s = (double)fabsl(table[2 * p + 1] - sinl(a));
+                worst = fmax(worst, fmax(c, s));
+            }
+        }
+    }
+    print_message("worst error of a cosine or sine: 2^%.4f\n", log2(worst));
+    assert_true(worst <= 0x1p-25 + 0x1p-28);
+    assert_true(fabs(rp_rope_inv_freq(160000, 1, 4) / 0.0025 - 1) < 0x1p-50);
+    assert_true(fabs(rp_rope_inv_freq(10000, 1, 4) / 0.01 - 1) < 0x1p-50);
+}
+
+/* The bits of the tables, and what scale, layout and given frequencies do to them. */
+static void rope_tables_have_these_bits(void **state)
+{
+    (void)state;
+    enum { positions = 200, rotated = 24 };
+    static float halves[positions * rotated], pairs[positions * 2 * rotated];
+    const uint64_t golden = UINT64_C(0xe4c33bc8d7654e3e);
+    const struct rp_ops_rope a = {.n_rotated = rotated},
+                             b = {.n_rotated = rotated, .interleaved = true};
+    for (size_t i = 0; i < rotated / 2; i++) {
+        const double f = i == 3 ? -0.75 : rp_rope_inv_freq(1e5, i, rotated);
+        rp_rope_fill(&a, i, f, 1.25, positions, halves);
+        rp_rope_fill(&b, i, f, 1.25, positions, pairs);
+    }
+    for (size_t p = 0; p < positions; p++) {
+        const float *h = halves + p * rotated, *q = pairs + p * 2 * rotated;
+        for (size_t i = 0; i < rotated / 2; i++) {
+            assert_true(q[2 * i] == h[i] && q[2 * i + 1] == h[i]);
+            assert_true(q[rotated + 2 * i] == -h[rotated / 2 + i]);
+            assert_true(q[rotated + 2 * i + 1] == h[rotated / 2 + i]);
+        }
+        assert_true(fabs(h[rotated / 2 + 3] - 1.25 * sin(-0.75 * (double)p)) < 1e-7);
+    }
+    const uint64_t digest = float_digest(halves, positions * rotated, 0);
+    if (digest != golden)
+        fail_msg("digest of the table %#llx, not %#llx", (unsigned long long)digest,
+                 (unsigned long long)golden);
+}
+
+/* The activation and the product, each rounded once. */
+static void gates_are_the_contract(void **state)
+{
+    (void)state;
+    static const size_t widths[] = {1, 2, 15, 16, 17, 31, 33, 48, 70, 1152};
+    const uint64_t golden = UINT64_C(0x2c287aba082f5a74);
+    uint64_t random = SEED, digest = 0;
+    for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
+        const size_t width = widths[w];
+        for (int k = 0; k < 2 * N_ACTIVATIONS; k++) {
+            const rp_activation act = (rp_activation)(k / 2);
+            struct gapped g = gapped_make(2 * width, width, k % 2, &random);
+            tables[0]->activation(act, g.x, g.ld_in, width, g.want, g.ld_out, ROWS);
+            for (size_t r = 0; r < ROWS; r++)
+                for (size_t c = 0; c < width; c++)
+                    g.want[r * g.ld_out + c] *= g.x[r * g.ld_in + width + c];
+            digest = digest_rows(&g, digest);
+            for (size_t t = 0; t < n_tables; t++) {
+                const size_t n = floats_of(g.ld_out, width);
+                float *y = canaries(n);
+                tables[t]->glu(act, g.x, g.ld_in, width, y, g.ld_out, ROWS);
+                compare_rows(&g, y, tables[t]->name);
+                guard_free(y, n * sizeof *y);
+            }
+            gapped_free(&g);
+        }
+    }
+    if (digest != golden)
+        fail_msg("digest of all results %#llx, not %#llx", (unsigned long long)digest,
+                 (unsigned long long)golden);
+}
+
+static void geglu_is_accurate(void **state)
+{
+    (void)state;
+    enum { width = 200 };
+    static float x[2 * width], y[width];
+    uint64_t random = SEED;
+    for (size_t i = 0; i < 2 * width; i++)
+        x[i] = random_float(&random, 4);
+    for (size_t t = 0; t < n_tables; t++) {
+        tables[t]->glu(RP_ACT_GELU, x, 2 * width, width, y, width, 1);
+        for (size_t c = 0; c < width; c++) {
+            const double exact = x[c] * 0.5 * erfc(-x[c] * 0.70710678118654752440) * x[width + c];
+            assert_true(fabs(y[c] - exact) <= 1.5e-6);
+        }
+    }
+}
+
 static void selection(void **state)
 {
     (void)state;
@@ -620,6 +860,11 @@ int main(void)
         cmocka_unit_test(widen_takes_any_address),
         cmocka_unit_test(quantized_rows_are_the_contract),
         cmocka_unit_test(quantized_rows_of_extremes),
+        cmocka_unit_test(ropes_are_the_contract),
+        cmocka_unit_test(cosines_and_sines_are_accurate),
+        cmocka_unit_test(rope_tables_have_these_bits),
+        cmocka_unit_test(gates_are_the_contract),
+        cmocka_unit_test(geglu_is_accurate),
         cmocka_unit_test(selection),
     };
     return cmocka_run_group_tests(tests, find_tables, NULL);

@@ -176,6 +176,121 @@ static void same_bits_without_fusion(void **state)
     toy_batch_free(&b);
 }
 
+/* Rotary positions and gates: tables, in-place steps and positions that begin anew in each
+ * sequence, with any threads, instructions, fusion, and each step looked at. */
+#define GATED_GOLDEN 0xc1885afa6b99a694u
+
+static uint64_t hash_of_a_run(const struct toy *t, rp_pool *pool, uint32_t isa, bool no_fuse,
+                              const rp_batch *batch, uint64_t *digest_of_steps)
+{
+    uint64_t hashes[96];
+    rp_digest digest = {.struct_size = sizeof digest, .capacity = 96, .hashes = hashes};
+    rp_session_options o;
+    rp_session_options_init(&o);
+    o.isa = isa;
+    o.no_fuse = no_fuse;
+    rp_session *s = make_session(t, pool, &o);
+    run_ok(s, batch);
+    const uint64_t hash = toy_hash_outputs(s);
+    assert_int_equal(rp_session_digest(s, batch, &digest, NULL), RP_OK);
+    assert_int_equal(toy_hash_outputs(s), hash);
+    *digest_of_steps = digest.whole;
+    rp_session_destroy(s);
+    return hash;
+}
+
+static void gated_models_give_the_same_bits(void **state)
+{
+    (void)state;
+    const uint32_t levels[] = {RP_ISA_SCALAR, RP_ISA_AVX2, RP_ISA_AVX2 | RP_ISA_AVX512,
+                               RP_ISA_NEON};
+    struct toy_options o;
+    toy_options_init(&o);
+    o.layers = 4;
+    o.pre_norm = true;
+    o.gated = true;
+    struct toy t;
+    struct toy_batch many, few;
+    toy_make(&t, &o);
+    toy_batch_make(&many, mixed, COUNT(mixed), t.vocabulary, 5);
+    toy_batch_make(&few, mixed, 3, t.vocabulary, 5);
+    rp_pool *pool = toy_pool(3);
+    uint64_t steps = 0, first = 0, unused;
+    for (size_t i = 0; i < COUNT(levels); i++) {
+        if ((levels[i] & rp_isa_detected()) != levels[i])
+            continue;
+        for (int shared = 0; shared < 2; shared++) {
+            rp_pool *p = shared ? pool : NULL;
+            if (hash_of_a_run(&t, p, levels[i], false, &many.batch, &steps) != GATED_GOLDEN)
+                fail_msg(
+                    "outputs hash to %#llx, and the golden is %#llx",
+                    (unsigned long long)hash_of_a_run(&t, p, levels[i], false, &many.batch, &steps),
+                    (unsigned long long)GATED_GOLDEN);
+            first = first ? first : steps;
+            assert_int_equal(steps, first);
+            assert_int_equal(hash_of_a_run(&t, p, levels[i], true, &many.batch, &unused),
+                             GATED_GOLDEN);
+            /* Few rows: by step and by chunk, as there are several workers or one. */
+            assert_int_equal(hash_of_a_run(&t, p, levels[i], false, &few.batch, &steps),
+                             hash_of_a_run(&t, NULL, levels[i], true, &few.batch, &unused));
+        }
+    }
+    rp_pool_destroy(pool);
+    toy_batch_free(&many);
+    toy_batch_free(&few);
+    toy_free(&t);
+}
+
+/* The step in place of its input, and the one that must leave it to another reader: both show and
+ * give their own values. */
+static void a_rope_in_place_and_out_of_place(void **state)
+{
+    (void)state;
+    const rp_rope turn = {.n_heads = 1, .head_dim = 4, .theta = 100};
+    static const float table[] = {1, 2, 3, 4, 5, -6, 7, 8, 9, 10, 11, 12};
+    static const int32_t ids[] = {1, 0, 1, 1, 0}, cu[] = {0, 2, 5};
+    const rp_weight_part part = {.rows = 2, .data = table};
+    for (int kept = 0; kept < 2; kept++) {
+        struct toy t = {0};
+        rp_embed_table embed = {.index = RP_INDEX_IDS};
+        rp_view turned, plain;
+        rp_batch b;
+        assert_int_equal(rp_graph_create(&t.graph, NULL), RP_OK);
+        assert_int_equal(rp_weights_create(&t.weights, NULL), RP_OK);
+        assert_int_equal(rp_weights_add(t.weights, "t", 6, 1, &part, &embed.table, NULL), RP_OK);
+        const rp_value x = rp_graph_embed(t.graph, "e", 1, &embed);
+        rp_graph_output(t.graph, "turned", rp_graph_rope(t.graph, "r", x, &turn), RP_ROWS_TOKENS,
+                        6);
+        if (kept)
+            rp_graph_output(t.graph, "plain", x, RP_ROWS_TOKENS, 6);
+        rp_session *s = make_session(&t, NULL, NULL);
+        rp_batch_init(&b);
+        b.n_seqs = 2;
+        b.ids = ids;
+        b.cu = cu;
+        run_ok(s, &b);
+        assert_int_equal(rp_session_output(s, "turned", &turned, NULL), RP_OK);
+        for (size_t r = 0; r < 5; r++) {
+            const double position = r < 2 ? (double)r : (double)(r - 2);
+            const float *from = table + 6 * b.ids[r], *y = turned.data + 6 * r;
+            for (size_t i = 0; i < 2; i++) {
+                const double a = position * (i ? 0.1 : 1);
+                assert_true(fabs(y[i] - (from[i] * cos(a) - from[i + 2] * sin(a))) < 1e-6);
+                assert_true(fabs(y[i + 2] - (from[i + 2] * cos(a) + from[i] * sin(a))) < 1e-6);
+                assert_true(y[4 + i] == from[4 + i]);
+            }
+        }
+        if (kept) {
+            assert_int_equal(rp_session_output(s, "plain", &plain, NULL), RP_OK);
+            for (size_t r = 0; r < 5; r++)
+                assert_memory_equal(plain.data + 6 * r, table + 6 * b.ids[r], 6 * sizeof(float));
+        }
+        rp_session_destroy(s);
+        rp_graph_destroy(t.graph);
+        rp_weights_destroy(t.weights);
+    }
+}
+
 /* A text's row, alone and in random company, order and bucket. */
 static void same_bits_in_any_batch(void **state)
 {
@@ -264,6 +379,7 @@ static void random_models_agree_in_all_modes(void **state)
         o.activation = (rp_activation)(toy_random(&seed) % 7);
         o.pre_norm = toy_random(&seed) % 2;
         o.rel_buckets = toy_random(&seed) % 2 ? 32 : 0;
+        o.gated = toy_random(&seed) % 2;
         struct toy t;
         toy_make(&t, &o);
         size_t lengths[20];
@@ -906,6 +1022,8 @@ int main(void)
         cmocka_unit_test(same_bits_in_both_modes),
         cmocka_unit_test(same_bits_for_every_isa),
         cmocka_unit_test(same_bits_without_fusion),
+        cmocka_unit_test(gated_models_give_the_same_bits),
+        cmocka_unit_test(a_rope_in_place_and_out_of_place),
         cmocka_unit_test(same_bits_in_any_batch),
         cmocka_unit_test(nothing_stale_between_buckets),
         cmocka_unit_test(random_models_agree_in_all_modes),

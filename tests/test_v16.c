@@ -93,6 +93,8 @@ static void meaning(void **state)
         assert_true(y[0] == 5 && y[1] == 5 && y[2] == 0 && y[4] == c[4] && y[5] == 5);
         operation(v, "sel_nan")->run(a, b, c, d, y);
         assert_true(y[0] == 5 && y[1] == 0 && y[5] == 5);
+        operation(v, "swap_pairs")->run(b, b, b, b, y);
+        assert_true(y[0] == 1 && isnan(y[1]) && y[4] == 2 && y[5] == b[4] && y[14] == 0);
     }
 }
 

@@ -89,6 +89,37 @@ static rp_value linear(struct toy *t, const char *name, rp_value x, size_t n, si
     return rp_graph_gemm(t->graph, name, x, weights, shift, act, residual);
 }
 
+/* q and k, turned by positions: bases and layouts by turns, so that a plan has several tables. */
+static rp_value turned(struct toy *t, const struct toy_options *o, rp_value qkv, size_t l)
+{
+    static const double given[] = {1, 0.5, 0.25, 0.125};
+    char name[64];
+    rp_rope rope = {.n_heads = 2 * (int32_t)o->heads,
+                    .head_dim = (int32_t)o->head_dim,
+                    .n_rotated = (int32_t)(o->head_dim / 2 * 2),
+                    .interleaved = l % 2,
+                    .theta = l % 3 ? 100 : 10000};
+    if (o->head_dim < 2)
+        return qkv;
+    if (l % 3 == 2 && o->head_dim >= 8) {
+        rope.n_rotated = 8;
+        rope.inv_freq = given;
+        rope.scale = 1.25;
+    }
+    return rp_graph_rope(t->graph, join(name, l, "attn.rope"), qkv, &rope);
+}
+
+/* The half of the ffn that widens; its value has `intermediate` columns. */
+static rp_value widened(struct toy *t, const struct toy_options *o, rp_value y, size_t l, bool bias)
+{
+    char name[64];
+    if (!o->gated)
+        return linear(t, join(name, l, "ffn.up"), y, o->intermediate, t->width, o->activation, -1,
+                      bias);
+    y = linear(t, join(name, l, "ffn.up"), y, 2 * o->intermediate, t->width, RP_ACT_NONE, -1, bias);
+    return rp_graph_glu(t->graph, join(name, l, "ffn.gate"), y, o->activation);
+}
+
 static rp_value layer(struct toy *t, const struct toy_options *o, rp_value x, size_t l,
                       rp_weight rel)
 {
@@ -101,12 +132,14 @@ static rp_value layer(struct toy *t, const struct toy_options *o, rp_value x, si
                                     .rel_max_distance = 128};
     rp_value y = post ? x : norm(t, join(name, l, "attn.norm"), x, h, false);
     y = linear(t, join(name, l, "attn.qkv"), y, 3 * h, h, RP_ACT_NONE, -1, post);
+    if (o->gated)
+        y = turned(t, o, y, l);
     y = rp_graph_attention(t->graph, join(name, l, "attn.core"), y, &attention);
     x = linear(t, join(name, l, "attn.out"), y, h, h, RP_ACT_NONE, x, post);
     if (post)
         x = norm(t, join(name, l, "attn.norm"), x, h, true);
     y = post ? x : norm(t, join(name, l, "ffn.norm"), x, h, false);
-    y = linear(t, join(name, l, "ffn.up"), y, o->intermediate, h, o->activation, -1, post);
+    y = widened(t, o, y, l, post);
     x = linear(t, join(name, l, "ffn.down"), y, h, o->intermediate, RP_ACT_NONE, x, post);
     return post ? norm(t, join(name, l, "ffn.norm"), x, h, true) : x;
 }

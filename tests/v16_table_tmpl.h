@@ -32,6 +32,7 @@ static v16 as_bytes(v16i i)
     X(abs, v_abs(a))                                                                               \
     X(neg, v_neg(a))                                                                               \
     X(xor_sign, v_xor_sign(a, b))                                                                  \
+    X(swap_pairs, v_swap_pairs(a))                                                                 \
     X(set1, v_add(v_set1(-0.0f), a))                                                               \
     X(zero, v_add(v_zero(), a))                                                                    \
     X(vi_set1, v_from_bits(vi_xor(vi_set1(0x00400001), v_bits(a))))                                \

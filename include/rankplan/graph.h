@@ -152,6 +152,31 @@ typedef struct rp_attention {
 RP_API rp_value rp_graph_attention(rp_graph *graph, const char *name, rp_value qkv,
                                    const rp_attention *options);
 
+/* Rotary position embedding of the heads of a row.  The pair (x, y) number i of a head becomes
+ * (x cos a - y sin a, y cos a + x sin a), a = position * inverse frequency i; the position counts
+ * from 0 in each sequence. */
+typedef struct rp_rope {
+    int32_t n_heads; /* the first heads of a row are turned (of q and k: 2 x heads), the rest of
+                        the row is left as it is */
+    int32_t head_dim;
+    int32_t n_rotated; /* the first dims of a head, an even number; 0: all of them */
+    bool interleaved;  /* pairs (2i, 2i+1) and not (i, i + n_rotated/2) */
+    double theta;      /* inverse frequency i is theta^(-2i/n_rotated); at least 1 */
+    /* Or given: n_rotated/2 of them, copied, at most 2^20 either way; theta then says nothing.
+     * NULL: from theta. */
+    const double *inv_freq;
+    double scale; /* of cosines and sines (yarn's attention factor), at most 2^20; 0 = 1 */
+} rp_rope;
+
+/* As x, which has a row per token.  A plan has the cosines and sines of the positions of its bucket
+ * as a table, one for all ropes of equal options. */
+RP_API rp_value rp_graph_rope(rp_graph *graph, const char *name, rp_value x,
+                              const rp_rope *options);
+
+/* rows x width/2: activation(first half of the row) * second half (GeGLU, SwiGLU). */
+RP_API rp_value rp_graph_glu(rp_graph *graph, const char *name, rp_value x,
+                             rp_activation activation);
+
 /* seqs x width: one row for each sequence.  A sequence without tokens gives a row of zeros. */
 RP_API rp_value rp_graph_pool(rp_graph *graph, const char *name, rp_value x, rp_pooling pooling);
 

@@ -235,6 +235,45 @@ static rp_value op_attention(struct build *b, const char *name, struct shape *s)
     return rp_graph_attention(b->graph, name, x, &options);
 }
 
+/* Heads that fit what there is, most of the time. */
+static rp_value op_rope(struct build *b, const char *name, struct shape *s)
+{
+    static const double frequencies[MAX_WIDTH] = {1, 0.5, -0.25, 1e-5, NAN, INFINITY, 0};
+    static const double thetas[] = {10000, 160000, 1, 1e300, 0.5, -1, NAN, INFINITY};
+    struct bytes *in = &b->bytes;
+    const rp_value x = value(b);
+    *s = shape_of(b, x);
+    const size_t width = s->width < MAX_WIDTH ? s->width : MAX_WIDTH;
+    const size_t heads = 1 + next(in, 4), dim = width / heads / 2 * 2;
+    rp_rope options = {.n_heads = (int32_t)heads,
+                       .head_dim = (int32_t)dim,
+                       .n_rotated =
+                           next(in, 2) ? 0 : (int32_t)(next(in, MAX_WIDTH) % (dim + 1)) & ~1,
+                       .interleaved = next(in, 2),
+                       .theta = thetas[rarely(in, 24) ? next(in, 8) : next(in, 3)],
+                       .scale = rarely(in, 8) ? (double)epsilon(b) : 0};
+    if (rarely(in, 4)) {
+        options.inv_freq = frequencies + (rarely(in, 24) ? 2 : 0);
+        if (!options.n_rotated)
+            options.n_rotated = options.head_dim < 8 ? options.head_dim : 8;
+    }
+    if (rarely(in, 32))
+        options.n_heads = (int32_t)next(in, 256) << 23;
+    if (rarely(in, 32) && !options.inv_freq)
+        options.head_dim = (int32_t)next(in, 256) << 23;
+    if (rarely(in, 32) && !options.inv_freq)
+        options.n_rotated = (int32_t)next(in, 256) - 128;
+    return rp_graph_rope(b->graph, name, x, &options);
+}
+
+static rp_value op_glu(struct build *b, const char *name, struct shape *s)
+{
+    const rp_value x = value(b);
+    *s = shape_of(b, x);
+    s->width /= 2;
+    return rp_graph_glu(b->graph, name, x, activation(b));
+}
+
 static rp_value op_concat(struct build *b, const char *name, struct shape *s)
 {
     rp_value values[12];
@@ -279,7 +318,10 @@ static void add_op(struct build *b)
     if (!long_name[0])
         memset(long_name, 'x', sizeof long_name - 1);
     const char *name = names[rarely(&b->bytes, 16) ? 5 : next(&b->bytes, 5)];
-    const unsigned op = b->n_values == 0 && !rarely(&b->bytes, 32) ? 6 : next(&b->bytes, 12);
+    /* The last sixteen of a byte's values are the ops that came later: the corpus keeps its
+     * meaning. */
+    const unsigned byte = b->n_values == 0 && !rarely(&b->bytes, 32) ? 6 : next(&b->bytes, 256);
+    const unsigned op = byte < 240 ? byte % 12 : 12 + byte % 2;
     rp_value v;
     if (op <= 5)
         v = op_simple(b, name, op, &s);
@@ -289,6 +331,10 @@ static void add_op(struct build *b)
         v = op_concat(b, name, &s);
     else if (op <= 9)
         v = op_attention(b, name, &s);
+    else if (op == 12)
+        v = op_glu(b, name, &s);
+    else if (op == 13)
+        v = op_rope(b, name, &s);
     else
         v = op_gemm(b, name, &s);
     FUZZ_CHECK(v == b->n_values);

@@ -10,11 +10,13 @@
 #include "models/build.h"
 #include "models/config.h"
 #include "models/encoder.h"
+#include "models/modernbert.h"
 
 /* What config.json comes to.  Each kind's struct begins with the sizes. */
 union rp_any_body {
     struct rp_body body;
     struct rp_encoder encoder;
+    struct rp_modernbert modernbert;
 };
 
 struct rp_family;
@@ -52,7 +54,7 @@ struct rp_family {
 };
 
 extern const struct rp_family rp_family_bert, rp_family_roberta, rp_family_xlm_roberta,
-    rp_family_distilbert, rp_family_mpnet, rp_family_electra;
+    rp_family_distilbert, rp_family_mpnet, rp_family_electra, rp_family_modernbert;
 
 /* The family of a model_type; the error lists those that there are. */
 RP_CHECKED rp_status rp_family_find(const struct rp_config *config, const struct rp_family **out,

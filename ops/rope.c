@@ -13,7 +13,7 @@
 
 /* ln x for x >= 1: with x = m 2^e and s = (m-1)/(m+1), ln m = 2 (s + s^3/3 + s^5/5 + ...), where
  * s is at most 0.172 and the terms left out come to less than 2^-60 of the sum. */
-static double natural_log(double x)
+double rp_rope_log(double x)
 {
     int e;
     double m = frexp(x, &e);
@@ -41,7 +41,7 @@ static double exponential(double x)
 
 double rp_rope_inv_freq(double theta, size_t i, size_t n_rotated)
 {
-    return exponential(-(2 * (double)i / (double)n_rotated) * natural_log(theta));
+    return exponential(-(2 * (double)i / (double)n_rotated) * rp_rope_log(theta));
 }
 
 /* sin x and cos x for |x| <= 0.79 by their series, to less than 2^-58. */

@@ -15,6 +15,9 @@
 /* Frequencies and scales up to this (either way) are good; positions are below 2^31. */
 #define RP_ROPE_MOST 0x1p20
 
+/* ln x for x >= 1, to a few units in the last place. */
+double rp_rope_log(double x);
+
 /* theta^(-2i/n_rotated) for theta >= 1, within 2^-48 of itself. */
 double rp_rope_inv_freq(double theta, size_t i, size_t n_rotated);
 

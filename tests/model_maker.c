@@ -243,6 +243,15 @@ struct maker_model maker_model_default(const char *family)
         m.rel_buckets = 32;
     } else if (strcmp(family, "electra") == 0) {
         m.embedding = 12;
+    } else if (strcmp(family, "modernbert") == 0) {
+        m.types = 0;
+        m.layers = 4;
+        m.eps = 1e-5;
+        m.modernbert = (struct maker_modernbert){.local_attention = 6,
+                                                 .every = 3,
+                                                 .theta = {160000, 10000},
+                                                 .pooling = "cls",
+                                                 .classifier_activation = "gelu"};
     }
     return m;
 }
@@ -258,6 +267,7 @@ const char *maker_prefix(const struct maker_model *m)
            : is(m, "distilbert") ? "distilbert."
            : is(m, "mpnet")      ? "mpnet."
            : is(m, "electra")    ? "electra."
+           : is(m, "modernbert") ? "model."
                                  : "roberta.";
 }
 
@@ -285,17 +295,30 @@ static void add(struct maker_model *m, uint64_t *rng, int rows, int cols, float 
         t->data[i] = around + scale * maker_random_float(rng);
 }
 
-static void add_linear(struct maker_model *m, uint64_t *rng, int out, int in, const char *name)
+static void add_linear_opt(struct maker_model *m, uint64_t *rng, int out, int in, bool bias,
+                           const char *name)
 {
     const float scale = 1.5f / sqrtf((float)in);
     add(m, rng, out, in, 0, scale, "%s.weight", name);
-    add(m, rng, 0, out, 0, 0.3f, "%s.bias", name);
+    if (bias)
+        add(m, rng, 0, out, 0, 0.3f, "%s.bias", name);
+}
+
+static void add_linear(struct maker_model *m, uint64_t *rng, int out, int in, const char *name)
+{
+    add_linear_opt(m, rng, out, in, true, name);
+}
+
+static void add_norm_opt(struct maker_model *m, uint64_t *rng, int n, bool bias, const char *name)
+{
+    add(m, rng, 0, n, 1, 0.4f, "%s.weight", name);
+    if (bias)
+        add(m, rng, 0, n, 0, 0.3f, "%s.bias", name);
 }
 
 static void add_norm(struct maker_model *m, uint64_t *rng, int n, const char *name)
 {
-    add(m, rng, 0, n, 1, 0.4f, "%s.weight", name);
-    add(m, rng, 0, n, 0, 0.3f, "%s.bias", name);
+    add_norm_opt(m, rng, n, true, name);
 }
 
 static void add_layer(struct maker_model *m, uint64_t *rng, int i)
@@ -345,8 +368,47 @@ static void add_heads(struct maker_model *m, uint64_t *rng)
     }
 }
 
+bool maker_layer_is_full(const struct maker_model *m, int layer)
+{
+    const struct maker_modernbert *b = &m->modernbert;
+    return b->types ? b->types[layer] == 'f' : layer % (b->every ? b->every : 3) == 0;
+}
+
+static void fill_modernbert(struct maker_model *m)
+{
+    const struct maker_modernbert *b = &m->modernbert;
+    const int h = m->hidden;
+    uint64_t rng = m->seed;
+    add(m, &rng, m->vocab, h, 0, 1, "embeddings.tok_embeddings.weight");
+    add_norm_opt(m, &rng, h, b->norm_bias, "embeddings.norm");
+    for (int i = 0; i < m->layers; i++) {
+        static const char *const parts[] = {"attn_norm", "attn.Wqkv", "attn.Wo",
+                                            "mlp_norm",  "mlp.Wi",    "mlp.Wo"};
+        char name[6][64];
+        for (int k = 0; k < 6; k++)
+            snprintf(name[k], sizeof name[k], "layers.%d.%s", i, parts[k]);
+        if (i > 0)
+            add_norm_opt(m, &rng, h, b->norm_bias, name[0]);
+        add_linear_opt(m, &rng, 3 * h, h, b->attention_bias, name[1]);
+        add_linear_opt(m, &rng, h, h, b->attention_bias, name[2]);
+        add_norm_opt(m, &rng, h, b->norm_bias, name[3]);
+        add_linear_opt(m, &rng, 2 * m->intermediate, h, b->mlp_bias, name[4]);
+        add_linear_opt(m, &rng, h, m->intermediate, b->mlp_bias, name[5]);
+    }
+    add_norm_opt(m, &rng, h, b->norm_bias, "final_norm");
+    if (!m->labels)
+        return;
+    add_linear_opt(m, &rng, h, h, b->classifier_bias, "head.dense");
+    add_norm_opt(m, &rng, h, b->norm_bias, "head.norm");
+    add_linear(m, &rng, m->labels, h, "classifier");
+}
+
 void maker_model_fill(struct maker_model *m)
 {
+    if (is(m, "modernbert")) {
+        fill_modernbert(m);
+        return;
+    }
     uint64_t rng = m->seed;
     const int e = m->embedding ? m->embedding : m->hidden;
     add(m, &rng, m->vocab, e, 0, 1, "embeddings.word_embeddings.weight");
@@ -393,26 +455,65 @@ static const char *class_name(const struct maker_model *m)
            : is(m, "xlm-roberta") ? "XLMRoberta"
            : is(m, "distilbert")  ? "DistilBert"
            : is(m, "mpnet")       ? "MPNet"
+           : is(m, "modernbert")  ? "ModernBert"
                                   : "Electra";
+}
+
+static void add_modernbert_keys(const struct maker_model *m, json_t *c)
+{
+    const struct maker_modernbert *b = &m->modernbert;
+    json_object_set_new(c, "norm_bias", json_boolean(b->norm_bias));
+    json_object_set_new(c, "attention_bias", json_boolean(b->attention_bias));
+    json_object_set_new(c, "mlp_bias", json_boolean(b->mlp_bias));
+    json_object_set_new(c, "classifier_bias", json_boolean(b->classifier_bias));
+    json_object_set_new(c, "classifier_pooling", json_string(b->pooling));
+    json_object_set_new(c, "classifier_activation", json_string(b->classifier_activation));
+    if (b->local_attention)
+        json_object_set_new(c, "local_attention", json_integer(b->local_attention));
+    if (b->every && !b->parameters)
+        json_object_set_new(c, "global_attn_every_n_layers", json_integer(b->every));
+    if (b->types || b->parameters) {
+        json_t *types = json_array();
+        for (int i = 0; i < m->layers; i++)
+            json_array_append_new(
+                types,
+                json_string(maker_layer_is_full(m, i) ? "full_attention" : "sliding_attention"));
+        json_object_set_new(c, "layer_types", types);
+    }
+    if (b->parameters) {
+        json_object_set_new(c, "rope_parameters",
+                            json_pack("{s:{s:s,s:f},s:{s:s,s:f}}", "full_attention", "rope_type",
+                                      "default", "rope_theta", b->theta[0], "sliding_attention",
+                                      "rope_type", "default", "rope_theta", b->theta[1]));
+    } else {
+        json_object_set_new(c, "global_rope_theta", json_real(b->theta[0]));
+        json_object_set_new(c, "local_rope_theta", json_real(b->theta[1]));
+    }
 }
 
 json_t *maker_model_config(const struct maker_model *m)
 {
-    const bool distil = is(m, "distilbert");
+    const bool distil = is(m, "distilbert"), modern = is(m, "modernbert");
     char architecture[64];
     snprintf(architecture, sizeof architecture, "%s%s", class_name(m),
              m->labels ? "ForSequenceClassification" : "Model");
-    json_t *c = json_pack(
-        "{s:s,s:[s],s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:s}", "model_type", m->family, "architectures",
-        architecture, "vocab_size", m->vocab, distil ? "dim" : "hidden_size", m->hidden,
-        distil ? "n_layers" : "num_hidden_layers", m->layers,
-        distil ? "n_heads" : "num_attention_heads", m->heads,
-        distil ? "hidden_dim" : "intermediate_size", m->intermediate, "max_position_embeddings",
-        m->positions, "pad_token_id", m->pad, distil ? "activation" : "hidden_act", m->activation);
+    json_t *c = json_pack("{s:s,s:[s],s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:s}", "model_type", m->family,
+                          "architectures", architecture, "vocab_size", m->vocab,
+                          distil ? "dim" : "hidden_size", m->hidden,
+                          distil ? "n_layers" : "num_hidden_layers", m->layers,
+                          distil ? "n_heads" : "num_attention_heads", m->heads,
+                          distil ? "hidden_dim" : "intermediate_size", m->intermediate,
+                          "max_position_embeddings", m->positions, "pad_token_id", m->pad,
+                          distil   ? "activation"
+                          : modern ? "hidden_activation"
+                                   : "hidden_act",
+                          m->activation);
     must(c != NULL, "config");
+    if (modern)
+        add_modernbert_keys(m, c);
     if (!distil)
-        json_object_set_new(c, "layer_norm_eps", json_real(m->eps));
-    if (!distil && !is(m, "mpnet"))
+        json_object_set_new(c, modern ? "norm_eps" : "layer_norm_eps", json_real(m->eps));
+    if (!distil && !modern && !is(m, "mpnet"))
         json_object_set_new(c, "type_vocab_size", json_integer(m->types));
     if (is(m, "electra"))
         json_object_set_new(c, "embedding_size",
@@ -436,8 +537,8 @@ json_t *maker_model_config(const struct maker_model *m)
 static void stored_name(const struct maker_model *m, const struct maker_write_options *o,
                         const char *name, char out[160])
 {
-    const bool head =
-        strncmp(name, "classifier", 10) == 0 || strncmp(name, "pre_classifier", 14) == 0;
+    const bool head = strncmp(name, "classifier", 10) == 0 || strncmp(name, "head.", 5) == 0 ||
+                      strncmp(name, "pre_classifier", 14) == 0;
     char stem[128];
     snprintf(stem, sizeof stem, "%s", name);
     if (o->gamma_beta) {

@@ -49,6 +49,19 @@ enum maker_dtype { MAKER_F32, MAKER_F16, MAKER_BF16 };
 /* ---- models -----------------------------------------------------------------------------------
  */
 
+/* What only ModernBERT has. */
+struct maker_modernbert {
+    int local_attention, every; /* 0: the config does not say it, which means 128 and 3 */
+    const char *types;          /* a letter for each layer, f(ull) or s(liding); NULL: by `every` */
+    double theta[2];            /* full, sliding */
+    bool parameters;            /* says it as layer_types and rope_parameters */
+    bool norm_bias, attention_bias, mlp_bias, classifier_bias;
+    const char *pooling, *classifier_activation;
+    /* For the reference alone: frequencies that are not theta's, of either type of layer. */
+    const double *inv_freq[2];
+    double rope_scale; /* of cosines and sines; 0: 1 */
+};
+
 struct maker_model {
     /* Set by the caller. */
     const char *family; /* model_type */
@@ -61,6 +74,7 @@ struct maker_model {
     bool pooler; /* a bare model with a pooler */
     const char *activation;
     double eps;
+    struct maker_modernbert modernbert;
     uint64_t seed;
     /* Made. */
     struct maker_tensor *tensors;
@@ -77,6 +91,9 @@ void maker_model_free(struct maker_model *m);
 /* The tensor of that name without the family's prefix; the test fails when there is none. */
 struct maker_tensor *maker_model_find(const struct maker_model *m, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
+
+/* ModernBERT: whether a layer sees the whole text. */
+bool maker_layer_is_full(const struct maker_model *m, int layer);
 
 /* Names as the checkpoint of a model with a head has them. */
 const char *maker_prefix(const struct maker_model *m);

@@ -28,15 +28,28 @@ double ref_activation(const char *name, double x)
     abort();
 }
 
+/* By what the model's options say, not by what is there. */
+static bool has_bias(const struct maker_model *m, const char *name)
+{
+    const struct maker_modernbert *b = &m->modernbert;
+    if (!is(m, "modernbert"))
+        return true;
+    return strstr(name, "norm")   ? b->norm_bias
+           : strstr(name, "attn") ? b->attention_bias
+           : strstr(name, "mlp")  ? b->mlp_bias
+           : strstr(name, "head") ? b->classifier_bias
+                                  : true;
+}
+
 /* y = act(x W^T + b), rows of x. */
 static void linear(const struct maker_model *m, const char *name, const char *activation,
                    const double *x, size_t n, size_t in, double *y, size_t out)
 {
     const struct maker_tensor *w = maker_model_find(m, "%s.weight", name);
-    const struct maker_tensor *b = maker_model_find(m, "%s.bias", name);
+    const struct maker_tensor *b = has_bias(m, name) ? maker_model_find(m, "%s.bias", name) : NULL;
     for (size_t r = 0; r < n; r++)
         for (size_t o = 0; o < out; o++) {
-            double sum = b->data[o];
+            double sum = b ? b->data[o] : 0;
             for (size_t i = 0; i < in; i++)
                 sum += x[r * in + i] * w->data[o * in + i];
             y[r * out + o] = ref_activation(activation, sum);
@@ -46,7 +59,7 @@ static void linear(const struct maker_model *m, const char *name, const char *ac
 static void norm(const struct maker_model *m, const char *name, double *x, size_t n, size_t width)
 {
     const struct maker_tensor *w = maker_model_find(m, "%s.weight", name);
-    const struct maker_tensor *b = maker_model_find(m, "%s.bias", name);
+    const struct maker_tensor *b = has_bias(m, name) ? maker_model_find(m, "%s.bias", name) : NULL;
     for (size_t r = 0; r < n; r++, x += width) {
         double mean = 0, var = 0;
         for (size_t i = 0; i < width; i++)
@@ -54,7 +67,7 @@ static void norm(const struct maker_model *m, const char *name, double *x, size_
         for (size_t i = 0; i < width; i++)
             var += (x[i] - mean) * (x[i] - mean) / (double)width;
         for (size_t i = 0; i < width; i++)
-            x[i] = (x[i] - mean) / sqrt(var + m->eps) * w->data[i] + b->data[i];
+            x[i] = (x[i] - mean) / sqrt(var + m->eps) * w->data[i] + (b ? b->data[i] : 0);
     }
 }
 
@@ -184,6 +197,158 @@ static void layer(const struct maker_model *m, int index, const double *x, size_
     free(f);
 }
 
+/* ---- ModernBERT -------------------------------------------------------------------------------
+ */
+
+/* The pair (a, b), dims i and i + dim/2 of a head, is a complex number times e^(i angle). */
+static void turn(const struct maker_model *m, bool full, double *x, size_t n)
+{
+    const struct maker_modernbert *b = &m->modernbert;
+    const size_t width = (size_t)m->hidden, dim = width / (size_t)m->heads;
+    const double *given = b->inv_freq[full ? 0 : 1];
+    const double scale = b->rope_scale != 0 ? b->rope_scale : 1;
+    for (size_t t = 0; t < n; t++)
+        for (size_t c = 0; c < width; c++) {
+            const size_t i = c % dim;
+            if (i >= dim / 2)
+                continue;
+            const double f =
+                given ? given[i] : pow(b->theta[full ? 0 : 1], -2.0 * (double)i / (double)dim);
+            const double angle = (double)t * f;
+            double *p = x + t * width + c, *q = p + dim / 2;
+            const double a = *p, d = *q;
+            *p = scale * (a * cos(angle) - d * sin(angle));
+            *q = scale * (d * cos(angle) + a * sin(angle));
+        }
+}
+
+/* Softmax over the keys that a query sees: all, or those at most `half` away. */
+static void attend_near(const struct maker_model *m, const double *const qkv[3], size_t n,
+                        size_t half, double *out)
+{
+    const size_t heads = (size_t)m->heads, width = (size_t)m->hidden, dim = width / heads;
+    for (size_t h = 0; h < heads; h++)
+        for (size_t i = 0; i < n; i++) {
+            double sum = 0, top = -INFINITY;
+            double *to = out + i * width + h * dim;
+            for (int pass = 0; pass < 2; pass++)
+                for (size_t j = 0; j < n; j++) {
+                    double dot = 0;
+                    if ((j > i ? j - i : i - j) > half)
+                        continue;
+                    for (size_t d = 0; d < dim; d++)
+                        dot += qkv[0][i * width + h * dim + d] * qkv[1][j * width + h * dim + d];
+                    dot /= sqrt((double)dim);
+                    if (pass == 0) {
+                        top = dot > top ? dot : top;
+                        continue;
+                    }
+                    sum += exp(dot - top);
+                    for (size_t d = 0; d < dim; d++)
+                        to[d] += exp(dot - top) * qkv[2][j * width + h * dim + d];
+                }
+            for (size_t d = 0; d < dim; d++)
+                to[d] /= sum;
+        }
+}
+
+static void add_attention(const struct maker_model *m, int index, size_t n, double *x)
+{
+    const size_t hidden = (size_t)m->hidden;
+    const int whole = m->modernbert.local_attention ? m->modernbert.local_attention : 128;
+    const bool full = maker_layer_is_full(m, index);
+    char name[3][64];
+    double *h = calloc(n * hidden, sizeof *h), *a = calloc(n * hidden, sizeof *a);
+    double *all = calloc(3 * n * hidden, sizeof *all), *part[3];
+    snprintf(name[0], 64, "layers.%d.attn_norm", index);
+    snprintf(name[1], 64, "layers.%d.attn.Wqkv", index);
+    snprintf(name[2], 64, "layers.%d.attn.Wo", index);
+    memcpy(h, x, n * hidden * sizeof *h);
+    if (index > 0)
+        norm(m, name[0], h, n, hidden);
+    linear(m, name[1], "none", h, n, hidden, all, 3 * hidden);
+    for (size_t k = 0; k < 3; k++) {
+        part[k] = calloc(n * hidden, sizeof *part[k]);
+        for (size_t t = 0; t < n; t++)
+            memcpy(part[k] + t * hidden, all + (3 * t + k) * hidden, hidden * sizeof *all);
+        if (k < 2)
+            turn(m, full, part[k], n);
+    }
+    attend_near(m, (const double *const[]){part[0], part[1], part[2]}, n,
+                full ? n : (size_t)(whole / 2), a);
+    linear(m, name[2], "none", a, n, hidden, h, hidden);
+    for (size_t i = 0; i < n * hidden; i++)
+        x[i] += h[i];
+    for (size_t k = 0; k < 3; k++)
+        free(part[k]);
+    free(all);
+    free(a);
+    free(h);
+}
+
+static void add_ffn(const struct maker_model *m, int index, size_t n, double *x)
+{
+    const size_t hidden = (size_t)m->hidden, ffn = (size_t)m->intermediate;
+    char name[3][64];
+    double *h = calloc(n * hidden, sizeof *h), *up = calloc(2 * n * ffn, sizeof *up);
+    double *f = calloc(n * ffn, sizeof *f);
+    snprintf(name[0], 64, "layers.%d.mlp_norm", index);
+    snprintf(name[1], 64, "layers.%d.mlp.Wi", index);
+    snprintf(name[2], 64, "layers.%d.mlp.Wo", index);
+    memcpy(h, x, n * hidden * sizeof *h);
+    norm(m, name[0], h, n, hidden);
+    linear(m, name[1], "none", h, n, hidden, up, 2 * ffn);
+    for (size_t t = 0; t < n; t++)
+        for (size_t i = 0; i < ffn; i++)
+            f[t * ffn + i] =
+                ref_activation(m->activation, up[2 * t * ffn + i]) * up[(2 * t + 1) * ffn + i];
+    linear(m, name[2], "none", f, n, ffn, h, hidden);
+    for (size_t i = 0; i < n * hidden; i++)
+        x[i] += h[i];
+    free(f);
+    free(up);
+    free(h);
+}
+
+static void modernbert_head(const struct maker_model *m, const double *last, struct ref_result *r)
+{
+    const size_t h = r->hidden;
+    double *x = calloc(h, sizeof *x), *y = calloc(h, sizeof *y);
+    const size_t rows = strcmp(m->modernbert.pooling, "mean") == 0 ? r->n : 1;
+    for (size_t t = 0; t < rows; t++)
+        for (size_t i = 0; i < h; i++)
+            x[i] += last[t * h + i] / (double)rows;
+    linear(m, "head.dense", m->modernbert.classifier_activation, x, 1, h, y, h);
+    norm(m, "head.norm", y, 1, h);
+    linear(m, "classifier", "none", y, 1, h, r->logits, r->labels);
+    free(y);
+    free(x);
+}
+
+/* The last state is the one after the final norm. */
+static void modernbert(const struct maker_model *m, const int32_t *ids, struct ref_result *r)
+{
+    const size_t hidden = r->hidden, size = r->n * hidden;
+    const struct maker_tensor *tok = maker_model_find(m, "embeddings.tok_embeddings.weight");
+    for (size_t t = 0; t < r->n; t++)
+        for (size_t i = 0; i < hidden; i++)
+            r->states[t * hidden + i] = tok->data[(size_t)ids[t] * hidden + i];
+    norm(m, "embeddings.norm", r->states, r->n, hidden);
+    for (size_t k = 0; k < r->layers; k++) {
+        double *x = r->states + (k + 1) * size;
+        memcpy(x, x - size, size * sizeof *x);
+        add_attention(m, (int)k, r->n, x);
+        add_ffn(m, (int)k, r->n, x);
+    }
+    double *last = r->states + r->layers * size;
+    norm(m, "final_norm", last, r->n, hidden);
+    if (m->labels)
+        modernbert_head(m, last, r);
+}
+
+/* -----------------------------------------------------------------------------------------------
+ */
+
 static void heads(const struct maker_model *m, const double *first, struct ref_result *r)
 {
     const size_t h = r->hidden;
@@ -214,6 +379,10 @@ struct ref_result ref_encode(const struct maker_model *m, const int32_t *ids, co
     r.states = calloc((layers + 1) * n * hidden + 1, sizeof(double));
     r.pooler = calloc(hidden, sizeof(double));
     r.logits = calloc(r.labels + 1, sizeof(double));
+    if (is(m, "modernbert")) {
+        modernbert(m, ids, &r);
+        return r;
+    }
     if (m->embedding && m->embedding != m->hidden) {
         const size_t e = (size_t)m->embedding;
         double *x = calloc(n * e, sizeof *x);

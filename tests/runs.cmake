@@ -24,6 +24,7 @@ list(APPEND RP_TESTS_ONCE
     test_cpus
     test_graph
     test_layout
+    test_modernbert
     test_pool
     test_profile
     test_safetensors

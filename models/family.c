@@ -6,8 +6,8 @@
 #include <string.h>
 
 static const struct rp_family *const families[] = {
-    &rp_family_bert,       &rp_family_roberta, &rp_family_xlm_roberta,
-    &rp_family_distilbert, &rp_family_mpnet,   &rp_family_electra,
+    &rp_family_bert,  &rp_family_roberta, &rp_family_xlm_roberta, &rp_family_distilbert,
+    &rp_family_mpnet, &rp_family_electra, &rp_family_modernbert,
 };
 
 rp_status rp_family_find(const struct rp_config *config, const struct rp_family **out,

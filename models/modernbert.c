@@ -308,8 +308,10 @@ static rp_value build_attention(struct rp_build *build, const struct rp_modernbe
     const struct rp_body *body = &m->body;
     const uint64_t hidden = (uint64_t)body->hidden;
     const enum rp_modernbert_layer type = rp_modernbert_layer_type(m, l->layer);
-    const rp_attention attention = {
-        .n_heads = (int32_t)body->heads, .head_dim = (int32_t)body->head_dim, .rel_bias = -1};
+    const rp_attention attention = {.n_heads = (int32_t)body->heads,
+                                    .head_dim = (int32_t)body->head_dim,
+                                    .rel_bias = -1,
+                                    .window = type == RP_MODERNBERT_SLIDING ? m->window : 0};
     rp_value a = x;
     if (l->layer > 0)
         a = build_norm(build, m, rp_layer_step(l, "attn.norm"), rp_layer_tensor(l, "attn_norm"), a);

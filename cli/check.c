@@ -19,6 +19,7 @@
 struct compared {
     char name[64];
     const char *step;   /* of the observer; NULL: an output of the graph */
+    bool apart;         /* the step's residual is added by a step of its own (--no-fuse) */
     const char *output; /* its name there */
     rp_rows kind;
     bool tail; /* its last columns alone */
@@ -55,22 +56,38 @@ static void compare_rows(struct compared *t, size_t row0, const rp_view *view)
     t->seen += view->rows;
 }
 
+/* Whether the step is the one that has t's value: the step of that name, or the "X.add" of a plan
+ * that is not fused. */
+static bool is_sum_of(const struct compared *t, const char *step)
+{
+    const size_t n = strlen(t->step);
+    return strncmp(t->step, step, n) == 0 && strcmp(step + n, ".add") == 0;
+}
+
+/* Asked about all steps before the first one runs. */
 static bool want_step(void *context, const rp_step_info *step)
 {
     const struct check *c = context;
-    for (size_t i = 0; i < c->n; i++)
-        if (c->tensors[i].step && strcmp(c->tensors[i].step, step->name) == 0)
+    for (size_t i = 0; i < c->n; i++) {
+        struct compared *t = &c->tensors[i];
+        if (!t->step)
+            continue;
+        t->apart = t->apart || is_sum_of(t, step->name);
+        if (is_sum_of(t, step->name) || strcmp(t->step, step->name) == 0)
             return true;
+    }
     return false;
 }
 
 static rp_status show_step(void *context, const rp_step_info *step, const rp_view *view)
 {
     struct check *c = context;
-    for (size_t i = 0; i < c->n; i++)
-        if (c->tensors[i].step && strcmp(c->tensors[i].step, step->name) == 0 &&
-            c->tensors[i].width == view->width)
-            compare_rows(&c->tensors[i], c->first[RP_ROWS_TOKENS], view);
+    for (size_t i = 0; i < c->n; i++) {
+        struct compared *t = &c->tensors[i];
+        if (t->step && t->width == view->width &&
+            (t->apart ? is_sum_of(t, step->name) : strcmp(t->step, step->name) == 0))
+            compare_rows(t, c->first[RP_ROWS_TOKENS], view);
+    }
     return RP_OK;
 }
 

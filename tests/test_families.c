@@ -230,7 +230,7 @@ static void check_oracle(const char *folder, const char *outputs)
     rp_model *model = load(path, RP_MODEL_ALL_OUTPUTS);
     const size_t hidden = info_of(model).hidden;
     struct run r = run(model, c.ids, c.types, c.cu, c.n_seqs);
-    assert_int_equal(r.capture.n_states, 3);
+    assert_int_equal(r.capture.n_states, info_of(model).n_layers + 1);
     for (size_t i = 0; i < r.capture.n_states; i++) {
         char name[32];
         snprintf(name, sizeof name, "hidden.%zu", i);
@@ -267,6 +267,9 @@ static void test_oracles(void **state)
         {"distilbert", "last"},
         {"mpnet", "last pooler"},
         {"electra_cross_encoder", "logits"},
+        {"modernbert", "last"},
+        {"modernbert_reranker_cls", "logits"},
+        {"modernbert_reranker_mean", "logits"},
     };
     worst_of_all = 0;
     for (size_t i = 0; i < sizeof oracles / sizeof *oracles; i++)
@@ -419,11 +422,14 @@ static void test_spellings(void **state)
 static void test_missing_tensors(void **state)
 {
     (void)state;
-    static const char *const families[] = {"bert", "roberta", "distilbert", "mpnet", "electra"};
+    static const char *const families[] = {"bert",  "roberta", "distilbert",
+                                           "mpnet", "electra", "modernbert"};
     size_t dropped = 0;
     for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
         struct maker_model m = maker_model_default(families[f]);
         m.labels = 2;
+        m.modernbert.norm_bias = m.modernbert.attention_bias = true;
+        m.modernbert.mlp_bias = m.modernbert.classifier_bias = true;
         maker_model_fill(&m);
         for (size_t i = 0; i < m.n_tensors; i++, dropped++) {
             rp_model *model;
@@ -709,6 +715,371 @@ static void test_score_activation(void **state)
     remove(maker_path(&dir, "config_sentence_transformers.json"));
 }
 
+/* ---- ModernBERT -------------------------------------------------------------------------------
+ */
+
+static const struct modern_shape {
+    int hidden, heads, intermediate, layers, labels;
+    struct maker_modernbert modernbert; /* what is not set here is the default model's */
+    const char *activation;
+    enum maker_dtype dtype;
+} modern_shapes[] = {
+    /* windows of 1, 2, 3, 8 and 32 to either side; the default of 64 */
+    {16, 2, 24, 4, 0, {.local_attention = 2, .every = 3}, "gelu", MAKER_F32},
+    {12, 3, 7, 5, 0, {.local_attention = 4, .every = 2, .norm_bias = true}, "gelu", MAKER_F16},
+    {30, 1, 19, 3, 1, {.local_attention = 7, .every = 3, .pooling = "mean"}, "gelu_new", MAKER_F32},
+    {24,
+     6,
+     33,
+     3,
+     3,
+     {.local_attention = 16, .types = "sfs", .attention_bias = true, .mlp_bias = true},
+     "silu",
+     MAKER_BF16},
+    {34,
+     17,
+     16,
+     2,
+     2,
+     {.local_attention = 64,
+      .types = "ss",
+      .parameters = true,
+      .theta = {5, 700},
+      .pooling = "mean",
+      .classifier_bias = true,
+      .norm_bias = true,
+      .classifier_activation = "silu"},
+     "relu",
+     MAKER_F32},
+    {20, 2, 1, 7, 0, {.every = 3}, "gelu", MAKER_F16},
+    {16, 1, 40, 3, 1, {.local_attention = 6, .every = 1}, "tanh", MAKER_F32},
+    {48,
+     2,
+     21,
+     1,
+     4,
+     {.local_attention = 2, .types = "f", .parameters = true, .classifier_activation = "relu"},
+     "gelu",
+     MAKER_F32},
+};
+
+static struct maker_model modern_model_of(const struct modern_shape *s, uint64_t seed)
+{
+    struct maker_model m = maker_model_default("modernbert");
+    const struct maker_modernbert given = m.modernbert;
+    m.hidden = s->hidden;
+    m.heads = s->heads;
+    m.intermediate = s->intermediate;
+    m.layers = s->layers;
+    m.labels = s->labels;
+    m.activation = s->activation;
+    m.modernbert = s->modernbert;
+    if (m.modernbert.theta[0] == 0)
+        memcpy(m.modernbert.theta, given.theta, sizeof given.theta);
+    if (!m.modernbert.pooling)
+        m.modernbert.pooling = given.pooling;
+    if (!m.modernbert.classifier_activation)
+        m.modernbert.classifier_activation = given.classifier_activation;
+    m.positions = 300;
+    m.seed = seed;
+    maker_model_fill(&m);
+    return m;
+}
+
+static void random_ids(uint64_t *rng, int vocab, int32_t *ids, size_t n)
+{
+    for (size_t t = 0; t < n; t++)
+        ids[t] = (int32_t)(maker_random(rng) % (uint64_t)vocab);
+}
+
+static void test_modernbert(void **state)
+{
+    (void)state;
+    uint64_t rng = 20241218;
+    worst_of_all = 0;
+    for (size_t i = 0; i < sizeof modern_shapes / sizeof *modern_shapes; i++) {
+        struct maker_model m = modern_model_of(&modern_shapes[i], i + 300);
+        maker_model_write(&m, &dir,
+                          &(struct maker_write_options){.dtype = modern_shapes[i].dtype,
+                                                        .prefix = i % 3 != 0,
+                                                        .shards = i % 3 == 1 ? 2 : 0});
+        rp_model *model = load(dir.path, RP_MODEL_ALL_OUTPUTS);
+        assert_int_equal(info_of(model).max_length, 300);
+        assert_string_equal(info_of(model).max_length_source,
+                            "config.json:max_position_embeddings");
+        assert_int_equal(info_of(model).head_dim, m.hidden / m.heads);
+        /* Around the window: its edge, one side and both sides filled, one more. */
+        const int whole = m.modernbert.local_attention ? m.modernbert.local_attention : 128;
+        const size_t half = (size_t)whole / 2;
+        const size_t lengths[] = {
+            1,  half, half + 1, half + 2, 2 * half, 2 * half + 1, 2 * half + 2, 4 * half + 3,
+            17, 70};
+        for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
+            int32_t ids[300];
+            char what[80];
+            random_ids(&rng, m.vocab, ids, lengths[k]);
+            snprintf(what, sizeof what, "ModernBERT shape %zu", i);
+            compare_one(&m, model, ids, NULL, lengths[k], what);
+        }
+        rp_model_destroy(model);
+        maker_model_free(&m);
+        remove(maker_path(&dir, "model.safetensors.index.json"));
+    }
+    print_message("worst of the shapes: %.3g of the tensor's largest\n", worst_of_all);
+}
+
+/* Scaled frequencies and a factor on cosines and sines reach the layers they are meant for: the
+ * numbers are those that test_modernbert.c has for this yarn. */
+static void test_modernbert_scaled_rope(void **state)
+{
+    (void)state;
+    static const double yarn[] = {1.0,    0.2569350598886808,    0.0625,  0.01383496476323666,
+                                  0.0025, 0.0007905694150420948, 0.00025, 7.905694150420948e-05};
+    static const char parameters[] =
+        "{\"sliding_attention\":{\"rope_type\":\"yarn\",\"rope_theta\":10000.0,\"factor\":4,"
+        "\"original_max_position_embeddings\":512},"
+        "\"full_attention\":{\"rope_type\":\"yarn\",\"rope_theta\":160000.0,\"factor\":1.0,"
+        "\"attention_factor\":1.138629436111989}}";
+    struct maker_model m = maker_model_default("modernbert");
+    uint64_t rng = 5;
+    int32_t ids[40];
+    m.hidden = 32;
+    m.positions = 2048;
+    m.modernbert.rope_scale = 1.138629436111989;
+    m.modernbert.inv_freq[1] = yarn; /* with a factor of 1 those of the full layers are theta's */
+    maker_model_fill(&m);
+    maker_model_write(&m, &dir, &(struct maker_write_options){0});
+    json_t *config = maker_model_config(&m), *object = json_loads(parameters, 0, NULL);
+    assert_non_null(object);
+    json_object_set_new(config, "rope_parameters", object);
+    json_object_del(config, "global_rope_theta");
+    json_object_del(config, "local_rope_theta");
+    maker_write_json(&dir, "config.json", config);
+    json_decref(config);
+    rp_model *model = load(dir.path, RP_MODEL_ALL_OUTPUTS);
+    random_ids(&rng, m.vocab, ids, 40);
+    compare_one(&m, model, ids, NULL, 40, "yarn");
+    rp_model_destroy(model);
+    maker_model_free(&m);
+}
+
+/* The line of the graph's text that holds `what`. */
+static void graph_line(const rp_model *model, const char *what, char line[400])
+{
+    static char text[20000];
+    const size_t n =
+        rp_graph_text(rp_model_graph(model), rp_model_weights(model), text, sizeof text);
+    assert_true(n < sizeof text);
+    const char *at = strstr(text, what);
+    assert_non_null(at);
+    while (at > text && at[-1] != '\n')
+        at--;
+    snprintf(line, 400, "%.*s", (int)strcspn(at, "\n"), at);
+}
+
+/* Field case P4: the spellings of transformers 4 and 5 are one model, bit for bit, and its graph
+ * says which layer has which base and window. */
+static void test_modernbert_spellings(void **state)
+{
+    (void)state;
+    float first[16], found[16];
+    for (int way = 0; way < 4; way++) {
+        struct maker_model m = maker_model_default("modernbert");
+        m.layers = 6;
+        m.modernbert.local_attention = 128;
+        m.modernbert.parameters = way & 1;
+        maker_model_fill(&m);
+        maker_model_write(&m, &dir, &(struct maker_write_options){.prefix = way & 2});
+        rp_model *model = load(dir.path, 0);
+        embedding_of(model, way ? found : first);
+        if (way)
+            assert_memory_equal(found, first, sizeof first);
+        for (int k = 0; k < 6; k++) {
+            char name[40], line[400];
+            snprintf(name, sizeof name, "layers.%d.attn.rope", k);
+            graph_line(model, name, line);
+            assert_says(line, k % 3 == 0 ? "theta=160000" : "theta=10000");
+            snprintf(name, sizeof name, "layers.%d.attn.core", k);
+            graph_line(model, name, line);
+            if (k % 3 == 0)
+                assert_null(strstr(line, "window"));
+            else
+                assert_says(line, "window=64");
+        }
+        rp_model_destroy(model);
+        maker_model_free(&m);
+    }
+}
+
+/* Tensors that a configuration does not ask for are told by name, and change nothing. */
+static void test_modernbert_extra_tensors(void **state)
+{
+    (void)state;
+    static const char *const extra[] = {"layers.1.attn.Wqkv.bias", "layers.0.mlp.Wo.bias",
+                                        "final_norm.bias", "head.dense.weight", "classifier.bias"};
+    struct maker_model m = maker_model_default("modernbert");
+    float due[16], found[16];
+    m.labels = 2;
+    m.modernbert.attention_bias = m.modernbert.mlp_bias = m.modernbert.norm_bias = true;
+    maker_model_fill(&m);
+    for (size_t i = 0; i < m.n_tensors; i++)
+        if (strstr(m.tensors[i].name, ".bias"))
+            memset(m.tensors[i].data, 0, m.tensors[i].n * sizeof(float));
+    m.labels = 0; /* written as the bare model, with its head left over */
+    maker_model_write(&m, &dir, &(struct maker_write_options){0});
+    rp_model *model = load(dir.path, 0);
+    embedding_of(model, due);
+    rp_model_destroy(model);
+    m.modernbert.attention_bias = m.modernbert.mlp_bias = m.modernbert.norm_bias = false;
+    maker_model_write(&m, &dir, &(struct maker_write_options){0});
+    model = load(dir.path, 0);
+    embedding_of(model, found);
+    assert_memory_equal(found, due, sizeof due);
+    const char *note = NULL;
+    for (size_t i = 0; rp_model_note(model, i); i++)
+        if (strstr(rp_model_note(model, i), "not used"))
+            note = rp_model_note(model, i);
+    assert_says(note, "head.dense.weight");
+    assert_says(note, "final_norm.bias");
+    for (size_t i = 0; i < sizeof extra / sizeof *extra; i++)
+        assert_true(strstr(note, extra[i]) || strstr(note, " more"));
+    rp_model_destroy(model);
+    maker_model_free(&m);
+}
+
+static void test_modernbert_config_against_tensors(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *key, *value;
+        rp_status status;
+        const char *words[2];
+    } cases[] = {
+        {"num_hidden_layers", "2147483647", RP_ERR_SHAPE, {"2147483647 layers"}},
+        {"num_hidden_layers", "5", RP_ERR_MISSING, {"layers.4.attn_norm.weight"}},
+        {"vocab_size", "51", RP_ERR_SHAPE, {"tok_embeddings", "[51, 16]"}},
+        {"hidden_size", "1073741824", RP_ERR_LIMIT, {"wide"}},
+        {"hidden_size", "32", RP_ERR_SHAPE, {"tok_embeddings", "[50, 32]"}},
+        {"intermediate_size", "25", RP_ERR_SHAPE, {"layers.0.mlp.Wi.weight", "[50, 16]"}},
+        {"intermediate_size", "2147483647", RP_ERR_SHAPE, {"mlp.Wi.weight", "[4294967294, 16]"}},
+        {"attention_bias", "true", RP_ERR_MISSING, {"layers.0.attn.Wqkv.bias"}},
+        {"mlp_bias", "true", RP_ERR_MISSING, {"layers.3.mlp.Wo.bias"}},
+        {"norm_bias", "true", RP_ERR_MISSING, {"embeddings.norm.bias", "head.norm.bias"}},
+        {"classifier_bias", "true", RP_ERR_MISSING, {"head.dense.bias"}},
+        {"id2label", "{\"0\":\"x\"}", RP_ERR_SHAPE, {"classifier.weight", "[2, 16]"}},
+        {"num_attention_heads", "8", RP_OK, {0}},
+        {"local_attention", "2147483647", RP_OK, {0}},
+        {"max_position_embeddings", "2147483647", RP_OK, {0}},
+    };
+    struct maker_model m = maker_model_default("modernbert");
+    m.labels = 2;
+    maker_model_fill(&m);
+    maker_model_write(&m, &dir, &(struct maker_write_options){.prefix = true});
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *config = maker_model_config(&m);
+        rp_model *model = NULL;
+        rp_error err;
+        json_object_set_new(config, cases[i].key,
+                            json_loads(cases[i].value, JSON_DECODE_ANY, NULL));
+        maker_write_json(&dir, "config.json", config);
+        json_decref(config);
+        const rp_status s = rp_model_load(dir.path, NULL, &model, &err);
+        if (s != cases[i].status)
+            print_error("%s %s: %s\n", cases[i].key, cases[i].value, err.message);
+        assert_int_equal(s, cases[i].status);
+        for (int k = 0; k < 2 && cases[i].words[k]; k++)
+            assert_says(err.message, cases[i].words[k]);
+        rp_model_destroy(model);
+    }
+    maker_model_free(&m);
+}
+
+/* Field case A1: a short text beside a long one, of more tokens than the window is wide, has the
+ * bits that it has alone; and there are numbers in every step. */
+static void test_modernbert_short_beside_long(void **state)
+{
+    (void)state;
+    static const struct {
+        int local;
+        size_t lengths[3];
+    } cases[] = {{4, {1, 6, 6}},       {4, {6, 1, 3}},      {128, {1, 200, 64}},
+                 {128, {128, 1, 129}}, {128, {224, 2, 65}}, {128, {256, 1, 257}},
+                 {128, {288, 63, 66}}};
+    uint64_t rng = 7;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct maker_model m = maker_model_default("modernbert");
+        m.modernbert.local_attention = cases[i].local;
+        m.positions = 300;
+        maker_model_fill(&m);
+        maker_model_write(&m, &dir, &(struct maker_write_options){0});
+        rp_model *model = load(dir.path, RP_MODEL_ALL_OUTPUTS);
+        int32_t ids[900], cu[4] = {0};
+        for (int k = 0; k < 3; k++)
+            cu[k + 1] = cu[k] + (int32_t)cases[i].lengths[k];
+        random_ids(&rng, m.vocab, ids, (size_t)cu[3]);
+        struct run all = run(model, ids, NULL, cu, 3);
+        for (size_t layer = 0; layer < all.capture.n_states; layer++)
+            for (size_t t = 0; t < (size_t)cu[3] * 16; t++)
+                assert_true(isfinite(all.capture.states[layer][t]));
+        for (int k = 0; k < 3; k++) {
+            const int32_t alone[2] = {0, cu[k + 1] - cu[k]};
+            struct run one = run(model, ids + cu[k], NULL, alone, 1);
+            assert_memory_equal(output(&one, "embedding").data,
+                                output(&all, "embedding").data + 16 * k, 16 * sizeof(float));
+            for (size_t layer = 0; layer < one.capture.n_states; layer++)
+                assert_memory_equal(one.capture.states[layer],
+                                    all.capture.states[layer] + 16 * cu[k],
+                                    16 * (size_t)alone[1] * sizeof(float));
+            end_run(&one);
+        }
+        end_run(&all);
+        rp_model_destroy(model);
+        maker_model_free(&m);
+    }
+}
+
+/* INT8 for the body's products; the head stays as it is.  Far from FP32 would be another model. */
+static void test_modernbert_int8(void **state)
+{
+    (void)state;
+    struct maker_model m = maker_model_default("modernbert");
+    rp_model_options options;
+    rp_model *model = NULL;
+    uint64_t rng = 11;
+    int32_t ids[60];
+    const int32_t cu[2] = {0, 60};
+    rp_error err;
+    m.hidden = 64;
+    m.intermediate = 96;
+    m.labels = 3;
+    m.positions = 300;
+    maker_model_fill(&m);
+    maker_model_write(&m, &dir, &(struct maker_write_options){.prefix = true});
+    rp_model_options_init(&options);
+    options.flags = RP_MODEL_ALL_OUTPUTS;
+    options.precision = RP_PRECISION_INT8;
+    if (rp_model_load(dir.path, &options, &model, &err) != RP_OK)
+        fail_msg("%s", err.message);
+    random_ids(&rng, m.vocab, ids, 60);
+    struct ref_result ref = ref_encode(&m, ids, NULL, 60);
+    struct run r = run(model, ids, NULL, cu, 1);
+    const float *last = output(&r, "last").data;
+    const double *due = ref.states + 4 * 60 * 64;
+    double dot = 0, a = 0, b = 0;
+    for (size_t i = 0; i < 60 * 64; i++) {
+        dot += last[i] * due[i];
+        a += (double)last[i] * last[i];
+        b += due[i] * due[i];
+    }
+    assert_true(dot / sqrt(a * b) > 0.999);
+    assert_true(dot / sqrt(a * b) < 1 - 1e-7); /* it is INT8 */
+    assert_int_equal(info_of(model).precision, RP_PRECISION_INT8);
+    end_run(&r);
+    ref_free(&ref);
+    rp_model_destroy(model);
+    maker_model_free(&m);
+}
+
 /* ---- lengths ----------------------------------------------------------------------------------
  */
 
@@ -855,6 +1226,13 @@ int main(void)
         cmocka_unit_test(test_joined_vectors),
         cmocka_unit_test(test_segments),
         cmocka_unit_test(test_score_activation),
+        cmocka_unit_test(test_modernbert),
+        cmocka_unit_test(test_modernbert_scaled_rope),
+        cmocka_unit_test(test_modernbert_spellings),
+        cmocka_unit_test(test_modernbert_extra_tensors),
+        cmocka_unit_test(test_modernbert_config_against_tensors),
+        cmocka_unit_test(test_modernbert_short_beside_long),
+        cmocka_unit_test(test_modernbert_int8),
         cmocka_unit_test(test_length_limits),
         cmocka_unit_test(test_files_are_closed),
         cmocka_unit_test(test_info),

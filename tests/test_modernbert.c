@@ -70,10 +70,12 @@ static void write_config(const char *drop, const char *set)
 
 static rp_status configure(struct rp_config *config, struct rp_modernbert *m, rp_error *err)
 {
-    const struct rp_family *family = &rp_family_modernbert;
+    const struct rp_family *family;
     union rp_any_body any = {0};
     RP_TRY(rp_config_open(dir.path, config, err));
-    rp_status s = rp_config_refuse(config, family->reads, err);
+    rp_status s = rp_family_find(config, &family, err);
+    if (s == RP_OK)
+        s = rp_config_refuse(config, family->reads, err);
     if (s == RP_OK)
         s = family->configure(config, &any, err);
     if (s != RP_OK)

@@ -576,6 +576,33 @@ static void test_modular_cross_encoder(void **state)
     maker_model_free(&m);
 }
 
+/* The same chains behind a pre-norm body: the modules know of a body only its last rows. */
+static void test_modules_behind_modernbert(void **state)
+{
+    const struct maker_model bert = base;
+    double due[HIDDEN], length = 0;
+    float found[HIDDEN];
+    base = maker_model_default("modernbert");
+    maker_model_fill(&base);
+    maker_model_write(&base, &dir, &(struct maker_write_options){0});
+    test_modular_cross_encoder(state);
+    test_whole_chain(state);
+    write_modules("[" TRANSFORMER POOLING NORMALIZE "]");
+    write_pooling("{\"pooling_mode_mean_tokens\":true}");
+    rp_model *model = load();
+    pool_all("mean", due);
+    for (int i = 0; i < HIDDEN; i++)
+        length += due[i] * due[i];
+    for (int i = 0; i < HIDDEN; i++)
+        due[i] /= sqrt(length);
+    run(model, "embedding", HIDDEN, found);
+    assert_close(found, due, HIDDEN);
+    rp_model_destroy(model);
+    maker_model_free(&base);
+    base = bert;
+    maker_model_write(&base, &dir, &(struct maker_write_options){0});
+}
+
 /* ---- modules.json -----------------------------------------------------------------------------
  */
 
@@ -878,6 +905,7 @@ int main(void)
         TEST(test_dense_refused),
         TEST(test_whole_chain),
         TEST(test_modular_cross_encoder),
+        TEST(test_modules_behind_modernbert),
         TEST(test_module_spellings),
         TEST(test_modules_refused),
         TEST(test_transformer_folder),

@@ -57,6 +57,19 @@ DISTILBERT_LAYER = [
     ("ffn.down.add", "in", ["output_layer_norm"]),
     ("ffn.norm", "out", ["output_layer_norm"]),
 ]
+# Layer 0 has no attn_norm; what attn.rope gives has no module. "" is the layer itself.
+MODERNBERT_LAYER = [
+    ("attn.norm", "out", ["attn_norm"]),
+    ("attn.qkv", "out", ["attn.Wqkv"]),
+    ("attn.core", "in", ["attn.Wo"]),
+    ("attn.out", "out", ["attn.Wo"]),
+    ("attn.out.add", "in", ["mlp_norm"]),
+    ("ffn.norm", "out", ["mlp_norm"]),
+    ("ffn.up", "out", ["mlp.Wi"]),
+    ("ffn.glu", "in", ["mlp.Wo"]),
+    ("ffn.down", "out", ["mlp.Wo"]),
+    ("ffn.down.add", "out", [""]),
+]
 # Heads: paths from the whole model, a row for each sequence.
 POOLER_HEAD = [
     ("first", "in", ["{base}.pooler.dense"]),
@@ -76,6 +89,13 @@ DISTILBERT_HEAD = [
     ("classifier.dense.act", "in", ["classifier"]),
     ("classifier", "out", ["classifier"]),
 ]
+MODERNBERT_HEAD = [
+    ("{pool}", "in", ["head.dense"]),
+    ("head.dense", "out", ["head.dense"]),
+    ("head.dense.act", "in", ["head.norm"]),
+    ("head.norm", "out", ["head.norm"]),
+    ("classifier", "out", ["classifier"]),
+]
 # model_type: where the layers are, what is in one, the head, whether there are segments.
 FAMILIES = {
     "bert": ("encoder.layer", BERT_LAYER, POOLER_HEAD, True),
@@ -84,9 +104,10 @@ FAMILIES = {
     "xlm-roberta": ("encoder.layer", BERT_LAYER, DENSE_HEAD, True),
     "mpnet": ("encoder.layer", MPNET_LAYER, DENSE_HEAD, False),
     "distilbert": ("transformer.layer", DISTILBERT_LAYER, DISTILBERT_HEAD, False),
+    "modernbert": ("layers", MODERNBERT_LAYER, MODERNBERT_HEAD, False),
 }
 OPS = {"qkv": "gemm", "core": "attention", "act": "activation", "add": "add", "norm": "layer_norm",
-       "sum": "embed", "first": "pool"}
+       "sum": "embed", "tok": "embed", "first": "pool", "mean": "pool", "glu": "glu", "final_norm": "layer_norm"}
 
 
 class Step:
@@ -115,16 +136,25 @@ def list_steps(model, base, family, classifies):
     modules = dict(model.named_modules())
     root = next((n for n, m in modules.items() if m is base), "")
     dot = root + "." if root else ""
-    steps = [Step("embeddings.sum", "in", [dot + "embeddings.LayerNorm"], "tokens"),
-             Step("embeddings.norm", "out", [dot + "embeddings.LayerNorm"], "tokens")]
+    modern = family == "modernbert"
+    norm = dot + ("embeddings.norm" if modern else "embeddings.LayerNorm")
+    steps = [Step("embeddings.tok" if modern else "embeddings.sum", "in", [norm], "tokens"),
+             Step("embeddings.norm", "out", [norm], "tokens")]
     if dot + "embeddings_project" in modules:
         steps.append(Step("embeddings.project", "out", [dot + "embeddings_project"], "tokens"))
     for i in range(model.config.num_hidden_layers):
         for name, side, paths in layer:
-            steps.append(Step(f"layers.{i}.{name}", side, [f"{dot}{where}.{i}.{p}" for p in paths], "tokens"))
+            if modern and i == 0 and name == "attn.norm":
+                continue
+            paths = [f"{dot}{where}.{i}.{p}".rstrip(".") for p in paths]
+            steps.append(Step(f"layers.{i}.{name}", side, paths, "tokens"))
+    if modern:
+        steps.append(Step("final_norm", "out", [dot + "final_norm"], "tokens"))
     if classifies:
+        pool = "pool.mean" if getattr(model.config, "classifier_pooling", "cls") == "mean" else "first"
         for name, side, paths in head:
-            steps.append(Step(name, side, [p.replace("{base}", root) for p in paths], "seqs"))
+            paths = [p.replace("{base}", root) for p in paths]
+            steps.append(Step(name.replace("{pool}", pool), side, paths, "seqs"))
     for step in steps:
         for path in step.paths:
             if path not in modules:

@@ -135,7 +135,8 @@ RP_API const rp_graph *rp_model_graph(const rp_model *model);
 RP_API rp_weights *rp_model_weights(const rp_model *model);
 
 /* The step of the graph whose result is hidden state `layer` (0 = after the embeddings, n = after
- * layer n-1), or NULL when there is none; for checks against a reference. */
+ * layer n-1), or NULL when there is none; for checks against a reference.  In a plan that is not
+ * fused, a step X with a residual has its sum in "X.add". */
 RP_API const char *rp_model_hidden_name(const rp_model *model, size_t layer);
 
 /* A tensor of a safetensors file, for reading test cases and reference outputs. */

@@ -183,10 +183,11 @@ static long live_with_failures(const char *folder, enum faults_kind kind, long s
 static void each_call_fails(void **state)
 {
     (void)state;
-    static const char *const folders[] = {"bert", "mpnet", "electra_cross_encoder"};
+    static const char *const folders[] = {"bert", "mpnet", "modernbert_reranker_mean",
+                                          "electra_cross_encoder"};
     if (!faults_available())
         skip();
-    for (size_t f = 0; f < (every_n ? 3 : 2); f++) {
+    for (size_t f = 0; f < (every_n ? 4 : 3); f++) {
         char path[400];
         struct life l = {.folder = path};
         rp_error err;

@@ -177,11 +177,14 @@ static void edge_cases_of_features(void **state)
     expect_features(some + 2, 2, 1, 1, 0, 2.0f / 255); /* one that the softmax does not see */
     float many[255] = {0};
     expect_features(many, 255, 1.0f / 255, 0, 1, 1);
-    /* p is clamped to 1e-9 where its logarithm is taken: -p log(1e-9), not -p log p */
+    /* p is at least 1e-9 where its logarithm is taken: -p log(1e-9), and not -p log(p). */
     const float far[] = {0, -25};
-    const double p = exp(-25.0) / (1 + exp(-25.0));
-    const double q = 1 - p;
-    expect_features(far, 2, 1, 1, (float)(-(p * log(1e-9) + q * log(q)) / log(2)), 2.0f / 255);
+    const double clamped = -exp(-25.0) * log(1e-9) / log(2);
+    for (size_t t = 0; t < n_tables; t++) {
+        float y[4];
+        tables[t]->act_features(NULL, 0, far, 2, y);
+        assert_true(fabs(y[2] - clamped) <= 1e-5 * clamped);
+    }
     /* What is no number is in the result, so that a run reports it. */
     const float bad[][2] = {{0, NAN}, {NAN, 0}, {INFINITY, 0}, {-INFINITY, -INFINITY}};
     for (size_t i = 0; i < COUNT(bad); i++)

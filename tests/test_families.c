@@ -828,6 +828,31 @@ static void test_modernbert(void **state)
     print_message("worst of the shapes: %.3g of the tensor's largest\n", worst_of_all);
 }
 
+/* Texts of as many tokens as the published models take, and one more: there is no table of
+ * positions that ends, and a window makes them cheap. */
+static void test_modernbert_long(void **state)
+{
+    (void)state;
+    static int32_t ids[8193];
+    struct maker_model m = maker_model_default("modernbert");
+    uint64_t rng = 3;
+    m.hidden = 8;
+    m.heads = 1;
+    m.layers = 2;
+    m.modernbert.types = "ss";
+    m.modernbert.local_attention = 128;
+    m.positions = 8192;
+    maker_model_fill(&m);
+    maker_model_write(&m, &dir, &(struct maker_write_options){0});
+    rp_model *model = load(dir.path, RP_MODEL_ALL_OUTPUTS);
+    assert_int_equal(info_of(model).max_length, 8192);
+    random_ids(&rng, m.vocab, ids, 8193);
+    compare_one(&m, model, ids, NULL, 8192, "a long text");
+    compare_one(&m, model, ids, NULL, 8193, "a longer text");
+    rp_model_destroy(model);
+    maker_model_free(&m);
+}
+
 /* Scaled frequencies and a factor on cosines and sines reach the layers they are meant for: the
  * numbers are those that test_modernbert.c has for this yarn. */
 static void test_modernbert_scaled_rope(void **state)
@@ -1227,6 +1252,7 @@ int main(void)
         cmocka_unit_test(test_segments),
         cmocka_unit_test(test_score_activation),
         cmocka_unit_test(test_modernbert),
+        cmocka_unit_test(test_modernbert_long),
         cmocka_unit_test(test_modernbert_scaled_rope),
         cmocka_unit_test(test_modernbert_spellings),
         cmocka_unit_test(test_modernbert_extra_tensors),

@@ -59,6 +59,12 @@ says out "layers.1.ffn.up"
 says out "+gelu"
 expect 0 "$rankplan" plan "$example" --bucket 128,4 --no-fuse
 says out "layers.1.ffn.up.act"
+expect 0 "$rankplan" plan "$oracles/modernbert" --bucket 16,1
+for layer in 0:160000 1:10000 2:10000 3:160000; do
+    grep -q "layers\.${layer%:*}\.attn\.rope .*theta=${layer#*:} " "$work/out" || complain "the base of layer $layer"
+    windows=$(grep -c "layers\.${layer%:*}\.attn\.core .*window=8 " "$work/out")
+    [ "$windows" -eq "$((${layer%:*} % 3 != 0))" ] || complain "the window of layer $layer"
+done
 
 # ---- check -----------------------------------------------------------------------------------------
 for oracle in "$oracles"/*/; do

@@ -25,6 +25,29 @@ static rp_status read_ints(struct cli *cli, struct cli_cases *c, const char *nam
     return rp_tensor_file_read_i32(c->file, name, *out, *n, &cli->err);
 }
 
+/* mcu rises from 0 to the number of markers; positions and types are for the session to check. */
+static rp_status read_questions(struct cli *cli, struct cli_cases *c)
+{
+    size_t n_mcu, n_types;
+    rp_tensor tensor;
+    if (rp_tensor_file_find(c->file, "markers", &tensor, NULL) != RP_OK)
+        return RP_OK;
+    rp_status status = read_ints(cli, c, "markers", &c->n_markers, &c->markers);
+    if (status == RP_OK)
+        status = read_ints(cli, c, "mcu", &n_mcu, &c->mcu);
+    if (status == RP_OK)
+        status = read_ints(cli, c, "qtype", &n_types, &c->qtypes);
+    if (status != RP_OK)
+        return status;
+    if (n_mcu != c->n_seqs + 1 || n_types != c->n_seqs || c->mcu[0] != 0 ||
+        c->mcu[c->n_seqs] != (int32_t)c->n_markers)
+        return fail(cli, RP_ERR_SHAPE, c->path, "mcu or qtype do not go with cu and markers");
+    for (size_t i = 0; i < c->n_seqs; i++)
+        if (c->mcu[i + 1] < c->mcu[i])
+            return fail(cli, RP_ERR_SHAPE, c->path, "mcu falls");
+    return RP_OK;
+}
+
 static rp_status read_all(struct cli *cli, struct cli_cases *c)
 {
     size_t n_cu = 0, n_types = 0;
@@ -45,7 +68,7 @@ static rp_status read_all(struct cli *cli, struct cli_cases *c)
     for (size_t i = 0; i < c->n_seqs; i++)
         if (c->cu[i + 1] <= c->cu[i])
             return fail(cli, RP_ERR_SHAPE, c->path, "cu does not rise");
-    return RP_OK;
+    return read_questions(cli, c);
 }
 
 rp_status cli_open_cases(struct cli *cli, struct cli_cases *out)
@@ -72,20 +95,34 @@ void cli_close_cases(struct cli_cases *c)
     free(c->ids);
     free(c->cu);
     free(c->type_ids);
+    free(c->markers);
+    free(c->mcu);
+    free(c->qtypes);
     memset(c, 0, sizeof *c);
 }
 
-rp_batch cli_cases_batch(const struct cli_cases *c, size_t first, size_t end, int32_t *cu)
+rp_batch cli_cases_batch(const struct cli_cases *c, size_t first, size_t end, int32_t *cu,
+                         int32_t *mcu)
 {
     rp_batch batch;
-    for (size_t i = first; i <= end; i++)
+    for (size_t i = first; i <= end; i++) {
         cu[i - first] = c->cu[i] - c->cu[first];
+        mcu[i - first] = c->mcu ? c->mcu[i] - c->mcu[first] : 0;
+    }
     rp_batch_init(&batch);
     batch.n_seqs = end - first;
     batch.cu = cu;
     batch.ids = c->ids + c->cu[first];
     batch.type_ids = c->type_ids ? c->type_ids + c->cu[first] : NULL;
+    batch.markers = c->markers ? c->markers + c->mcu[first] : NULL;
+    batch.mcu = c->markers ? mcu : NULL;
+    batch.qtypes = c->qtypes ? c->qtypes + first : NULL;
     return batch;
+}
+
+size_t cli_n_markers(const rp_batch *batch)
+{
+    return batch->mcu ? (size_t)batch->mcu[batch->n_seqs] : 0;
 }
 
 /* ---- one batch of everything --------------------------------------------------------------------
@@ -106,6 +143,9 @@ static rp_status with_cases(struct cli *cli, cli_batch_fn *use, int *code)
         batch.cu = cases.cu;
         batch.ids = cases.ids;
         batch.type_ids = cases.type_ids;
+        batch.markers = cases.markers;
+        batch.mcu = cases.mcu;
+        batch.qtypes = cases.qtypes;
         status = use(cli, &model, &batch, code);
         cli_close_cases(&cases);
     }

@@ -2,7 +2,8 @@
  *
  * The sequences of the file run in batches; rows of every tensor that the file has are compared as
  * they come.  hidden.N is seen through the observer by the name of its step; last, pooler and
- * logits are outputs.
+ * logits are outputs, and so are act, the last columns of features, and hidden.head (last, after
+ * the head) of a decision scorer, whose logits have a row per marker.
  */
 #include "cli/cli.h"
 
@@ -17,9 +18,11 @@
 /* One tensor of the file and what was found of it so far. */
 struct compared {
     char name[64];
-    const char *step; /* of the observer; NULL: an output of the graph */
-    bool apart;       /* the step's residual is added by a step of its own (--no-fuse) */
-    bool per_token;
+    const char *step;   /* of the observer; NULL: an output of the graph */
+    bool apart;         /* the step's residual is added by a step of its own (--no-fuse) */
+    const char *output; /* its name there */
+    rp_rows kind;
+    bool tail; /* its last columns alone */
     float *want;
     float *got; /* logits only, for the rankings */
     size_t rows, width;
@@ -33,14 +36,15 @@ struct check {
     struct cli_cases cases;
     struct compared *tensors;
     size_t n;
-    size_t first_token, first_seq; /* where the running batch starts */
+    size_t first[RP_ROWS_MARKERS + 1]; /* where the running batch starts, by kind of rows */
 };
 
 static void compare_rows(struct compared *t, size_t row0, const rp_view *view)
 {
-    for (size_t i = 0; i < view->rows * view->width; i++) {
+    for (size_t i = 0; i < view->rows * t->width; i++) {
+        const float *row = view->data + (i / t->width + 1) * view->width - t->width;
         const double want = (double)t->want[row0 * t->width + i];
-        const double error = fabs((double)view->data[i] - want);
+        const double error = fabs((double)row[i % t->width] - want);
         /* A NaN on either side is an infinite error, never a small one. */
         if (!(error <= t->max_abs))
             t->max_abs = isnan(error) ? INFINITY : error;
@@ -82,7 +86,7 @@ static rp_status show_step(void *context, const rp_step_info *step, const rp_vie
         struct compared *t = &c->tensors[i];
         if (t->step && t->width == view->width &&
             (t->apart ? is_sum_of(t, step->name) : strcmp(t->step, step->name) == 0))
-            compare_rows(t, c->first_token, view);
+            compare_rows(t, c->first[RP_ROWS_TOKENS], view);
     }
     return RP_OK;
 }
@@ -90,34 +94,70 @@ static rp_status show_step(void *context, const rp_step_info *step, const rp_vie
 /* ---- which tensors ------------------------------------------------------------------------------
  */
 
-/* Whether the file's tensor is one that a model of ours has, and where to find it there. */
+/* Tensors that are outputs of the graph.  Those of the second part are a decision scorer's. */
+static const struct place {
+    const char *tensor, *output;
+    rp_rows kind;
+    bool decides, tail;
+} places[] = {
+    {"last", "last", RP_ROWS_TOKENS, false, false},
+    {"pooler", "pooler", RP_ROWS_SEQS, false, false},
+    {"logits", "logits", RP_ROWS_SEQS, false, false},
+    {"hidden.head", "last", RP_ROWS_TOKENS, true, false},
+    {"logits", "logits", RP_ROWS_MARKERS, true, false},
+    {"act", "act", RP_ROWS_SEQS, true, false},
+    {"features", "features", RP_ROWS_SEQS, true, true},
+    {"pooled", "pooled", RP_ROWS_SEQS, true, false},
+};
+
+static const struct place *find_place(const struct check *c, const char *tensor)
+{
+    const bool decides = c->model.info.task == RP_TASK_DECIDE;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        if (places[i].decides == decides && strcmp(places[i].tensor, tensor) == 0)
+            return &places[i];
+    return NULL;
+}
+
+/* Whether the file's tensor is one that a model of ours has, and where to find it there.  Of rank 1
+ * are the logits of markers. */
 static bool place(const struct check *c, const rp_tensor *tensor, struct compared *out)
 {
-    static const char *const outputs[] = {"last", "pooler", "logits"};
+    const struct place *p = find_place(c, tensor->name);
     memset(out, 0, sizeof *out);
-    if (tensor->rank != 2 || strlen(tensor->name) >= sizeof out->name)
+    if (tensor->rank < 1 || tensor->rank > 2 || strlen(tensor->name) >= sizeof out->name)
         return false;
     strcpy(out->name, tensor->name);
     out->rows = (size_t)tensor->dims[0];
-    out->width = (size_t)tensor->dims[1];
-    if (strncmp(tensor->name, "hidden.", 7) == 0) {
+    out->width = tensor->rank == 2 ? (size_t)tensor->dims[1] : 1;
+    if (p) {
+        out->output = p->output;
+        out->kind = p->kind;
+        out->tail = p->tail;
+        return tensor->rank == 2 || p->kind == RP_ROWS_MARKERS;
+    }
+    if (strncmp(tensor->name, "hidden.", 7) == 0 && tensor->rank == 2) {
         char *end;
         const unsigned long layer = strtoul(tensor->name + 7, &end, 10);
         out->step = *end ? NULL : rp_model_hidden_name(c->model.model, layer);
-        out->per_token = true;
-        return out->step != NULL;
+        out->kind = RP_ROWS_TOKENS;
     }
-    for (size_t i = 0; i < 3; i++)
-        if (strcmp(tensor->name, outputs[i]) == 0) {
-            out->per_token = i == 0;
-            return true;
-        }
-    return false;
+    return out->step != NULL;
+}
+
+static size_t rows_of(const struct cli_cases *cases, rp_rows kind)
+{
+    switch (kind) {
+    case RP_ROWS_TOKENS: return cases->n_tokens;
+    case RP_ROWS_SEQS: return cases->n_seqs;
+    case RP_ROWS_MARKERS: return cases->n_markers;
+    }
+    return 0;
 }
 
 static rp_status load_tensor(struct check *c, struct compared *t)
 {
-    const size_t want_rows = t->per_token ? c->cases.n_tokens : c->cases.n_seqs;
+    const size_t want_rows = rows_of(&c->cases, t->kind);
     rp_error *err = &c->cli->err;
     if (t->rows != want_rows) {
         snprintf(err->message, sizeof err->message, "%s: %s has %zu rows, expected %zu",
@@ -152,7 +192,7 @@ static rp_status load_tensors(struct check *c)
     }
     if (c->n == 0) {
         snprintf(c->cli->err.message, sizeof c->cli->err.message,
-                 "%s: it has none of hidden.N, last, pooler and logits", c->cases.path);
+                 "%s: it has none of the tensors that are compared for this model", c->cases.path);
         return RP_ERR_MISSING;
     }
     return RP_OK;
@@ -168,23 +208,23 @@ static rp_status compare_outputs(struct check *c, rp_session *session)
         rp_view view;
         if (t->step)
             continue;
-        const rp_status status = rp_session_output(session, t->name, &view, &c->cli->err);
+        const rp_status status = rp_session_output(session, t->output, &view, &c->cli->err);
         if (status != RP_OK)
             return status;
-        if (view.width != t->width) {
+        if (t->tail ? view.width < t->width : view.width != t->width) {
             snprintf(c->cli->err.message, sizeof c->cli->err.message,
                      "%s: %s is %zu wide, and the model's is %zu", c->cases.path, t->name, t->width,
                      view.width);
             return RP_ERR_SHAPE;
         }
-        compare_rows(t, t->per_token ? c->first_token : c->first_seq, &view);
+        compare_rows(t, c->first[view.kind], &view);
     }
     return RP_OK;
 }
 
 static rp_status run_cases(struct check *c, rp_session *session)
 {
-    int32_t *cu = calloc(c->cases.n_seqs + 1, sizeof *cu);
+    int32_t *cu = calloc(2 * c->cases.n_seqs + 2, sizeof *cu);
     rp_status status = cu ? RP_OK : RP_ERR_NOMEM;
     const rp_observer observer = {
         .struct_size = sizeof observer, .want = want_step, .show = show_step, .context = c};
@@ -193,9 +233,10 @@ static rp_status run_cases(struct check *c, rp_session *session)
         for (end = first + 1; end < c->cases.n_seqs && end - first < BATCH_TOKENS / 2 &&
                               c->cases.cu[end + 1] - c->cases.cu[first] <= BATCH_TOKENS;)
             end++;
-        const rp_batch batch = cli_cases_batch(&c->cases, first, end, cu);
-        c->first_token = (size_t)c->cases.cu[first];
-        c->first_seq = first;
+        const rp_batch batch = cli_cases_batch(&c->cases, first, end, cu, cu + c->cases.n_seqs + 1);
+        c->first[RP_ROWS_TOKENS] = (size_t)c->cases.cu[first];
+        c->first[RP_ROWS_SEQS] = first;
+        c->first[RP_ROWS_MARKERS] = c->cases.mcu ? (size_t)c->cases.mcu[first] : 0;
         status = rp_session_run(session, &batch, &c->cli->err);
         if (status == RP_OK)
             status = compare_outputs(c, session);

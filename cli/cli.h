@@ -47,6 +47,8 @@ struct cli_options {
     const char *map;
     bool min_tol;
     bool partial;
+    const char *outputs;
+    const char *marker;
 };
 
 struct cli {
@@ -77,6 +79,7 @@ extern const size_t cli_n_commands;
 int cli_info(struct cli *cli);
 int cli_embed(struct cli *cli);
 int cli_rerank(struct cli *cli);
+int cli_score(struct cli *cli);
 int cli_plan(struct cli *cli);
 int cli_check(struct cli *cli);
 int cli_digest(struct cli *cli);
@@ -167,11 +170,16 @@ struct cli_cases {
     char *path_memory;
     size_t n_seqs, n_tokens;
     int32_t *ids, *cu, *type_ids; /* type_ids NULL where the file has none */
+    size_t n_markers;
+    int32_t *markers, *mcu, *qtypes; /* of a decision scorer's questions; else NULL */
 };
 RP_CHECKED rp_status cli_open_cases(struct cli *cli, struct cli_cases *out);
 void cli_close_cases(struct cli_cases *cases);
-/* Sequences [first, end) as a batch; cu has room for end - first + 1. */
-rp_batch cli_cases_batch(const struct cli_cases *cases, size_t first, size_t end, int32_t *cu);
+/* Sequences [first, end) as a batch; cu and mcu have room for end - first + 1. */
+rp_batch cli_cases_batch(const struct cli_cases *cases, size_t first, size_t end, int32_t *cu,
+                         int32_t *mcu);
+/* How many markers a batch has. */
+size_t cli_n_markers(const rp_batch *batch);
 
 /* Opens the model, makes one batch of all lines of the input (or of --cases) and hands both to
  * `use`. */

@@ -269,8 +269,8 @@ static bool any_wanted(const struct dump *d)
 static rp_status dump_session(struct dump *d, rp_session *session, int *code)
 {
     const size_t n_tokens = (size_t)d->batch->cu[d->batch->n_seqs];
-    const rp_status status =
-        rp_session_plan(session, n_tokens, d->batch->n_seqs, 0, &d->plan, &d->cli->err);
+    const rp_status status = rp_session_plan(session, n_tokens, d->batch->n_seqs,
+                                             cli_n_markers(d->batch), &d->plan, &d->cli->err);
     if (status != RP_OK)
         return status;
     d->n_steps = rp_plan_n_steps(d->plan);

@@ -1,6 +1,16 @@
 /* rankplan info: what a model folder holds, and what this machine offers. */
 #include "cli/cli.h"
 
+static void print_question_types(const struct cli_model *m)
+{
+    for (size_t k = 0; k < m->info.n_question_types; k++) {
+        const char *name = rp_model_question_type(m->model, k);
+        printf("type %zu        %s, temperature ", k, name ? name : "without a name");
+        cli_put_float(stdout, rp_model_temperature(m->model, k, 2));
+        putchar('\n');
+    }
+}
+
 static void print_model(const struct cli_model *m)
 {
     static const char *const activations[] = {"identity", "gelu", "gelu_tanh", "relu",
@@ -8,9 +18,10 @@ static void print_model(const struct cli_model *m)
     static const char *const similarities[] = {"cosine", "dot", "euclidean", "manhattan"};
     const rp_model_info *i = &m->info;
     printf("family        %s (%s)\n", i->family, i->architecture);
-    printf("task          %s\n", i->task == RP_TASK_EMBED ? "embedding"
-                                 : i->n_labels == 1       ? "cross-encoder"
-                                                          : "classifier");
+    printf("task          %s\n", i->task == RP_TASK_EMBED    ? "embedding"
+                                 : i->task == RP_TASK_DECIDE ? "decision scorer"
+                                 : i->n_labels == 1          ? "cross-encoder"
+                                                             : "classifier");
     printf("layers        %zu of width %zu, %zu heads of %zu, intermediate %zu\n", i->n_layers,
            i->hidden, i->n_heads, i->head_dim, i->intermediate);
     printf("vocabulary    %zu\n", i->vocab_size);
@@ -18,6 +29,8 @@ static void print_model(const struct cli_model *m)
     if (i->task == RP_TASK_EMBED)
         printf("embedding     %zu, pooling %s, %s, similarity %s\n", i->dimension, i->pooling,
                i->normalized ? "normalised" : "not normalised", similarities[i->similarity]);
+    else if (i->task == RP_TASK_DECIDE)
+        print_question_types(m);
     else
         printf("labels        %zu, activation %s\n", i->n_labels, activations[i->score_activation]);
     for (size_t k = 0; i->task == RP_TASK_CLASSIFY && rp_model_label(m->model, k); k++)

@@ -66,6 +66,24 @@ const struct cli_command cli_commands[] = {
      "  rankplan rerank examples/models/apt-bert-tiny --query 'web server' packages.txt --top-n "
      "5\n",
      CLI_TAKES_MODEL_AND_FILE, cli_rerank},
+    {"score", "MODEL [FILE|-]", "a probability for each option of a question", "outputs marker ",
+     "Reads a question a line for a decision scorer, as JSON, and prints a line for each:\n\n"
+     "  {\"type\":\"choice\",\"text\":\"choice question: Who should handle this?[SEP][MASK] "
+     "billing[MASK] sales[SEP]...\"}\n"
+     "  {\"type\":0,\"ids\":[...],\"markers\":[5,9]}\n\n"
+     "type is choice, score, noul or a number.  In a text the tokenizer's mask token stands before "
+     "each option;\n"
+     "with ids, markers are the positions of it.  Printed are {\"index\",\"type\",\"tokens\","
+     "\"truncated\",\"logits\",\n"
+     "\"probabilities\",\"act\",\"act_probability\"}: logits of the options in their order, their "
+     "softmax at the type's\n"
+     "temperature, and whether to act on the answer.\n\n"
+     "  --outputs LIST    some of logits,act,pooled (default logits,act); pooled is the mean of "
+     "the "
+     "body's rows\n"
+     "  --marker TOKEN    what marks an option in a text (default [MASK], or <mask>)\n\n"
+     "  rankplan score MODEL questions.jsonl\n",
+     CLI_TAKES_MODEL_AND_FILE, cli_score},
     {"plan", "MODEL --bucket T,S[,M]", "the plan for a bucket, as text", "bucket no-fuse no-prune ",
      "Prints the steps that MODEL becomes for batches of up to T tokens in S sequences (with M "
      "markers).\n\n"
@@ -206,6 +224,8 @@ enum {
     OPT_MAP,
     OPT_MIN_TOL,
     OPT_PARTIAL,
+    OPT_OUTPUTS,
+    OPT_MARKER,
     OPT_OUTPUT = 'o'
 };
 
@@ -240,6 +260,8 @@ static const struct option long_options[] = {
     {"map", required_argument, NULL, OPT_MAP},
     {"min-tol", no_argument, NULL, OPT_MIN_TOL},
     {"partial", no_argument, NULL, OPT_PARTIAL},
+    {"outputs", required_argument, NULL, OPT_OUTPUTS},
+    {"marker", required_argument, NULL, OPT_MARKER},
     {NULL, 0, NULL, 0},
 };
 
@@ -381,6 +403,8 @@ static int set_option(struct cli_options *o, int option, const char *value)
     case OPT_MAP: o->map = value; return CLI_OK;
     case OPT_MIN_TOL: o->min_tol = true; return CLI_OK;
     case OPT_PARTIAL: o->partial = true; return CLI_OK;
+    case OPT_OUTPUTS: o->outputs = value; return CLI_OK;
+    case OPT_MARKER: o->marker = value; return CLI_OK;
     default: return CLI_USAGE;
     }
 }

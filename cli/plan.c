@@ -61,8 +61,8 @@ static rp_status print_digest(struct cli *cli, rp_session *session, const rp_bat
 {
     rp_digest digest = {.struct_size = sizeof digest};
     const rp_plan *plan;
-    rp_status status = rp_session_plan(session, (size_t)batch->cu[batch->n_seqs], batch->n_seqs, 0,
-                                       &plan, &cli->err);
+    rp_status status = rp_session_plan(session, (size_t)batch->cu[batch->n_seqs], batch->n_seqs,
+                                       cli_n_markers(batch), &plan, &cli->err);
     if (status == RP_OK)
         status = hash_steps(cli, session, batch, plan, &digest);
     for (size_t i = 0; i < digest.n_steps && digest.hashes; i++) {

@@ -268,7 +268,8 @@ static rp_status profile_batch(struct cli *cli, const struct cli_model *model,
     const size_t tokens = (size_t)batch->cu[batch->n_seqs];
     rp_status status = cli_open_session(cli, model, 2 * tokens + 16, &session);
     if (status == RP_OK)
-        status = rp_session_plan(session, tokens, batch->n_seqs, 0, &plan, &cli->err);
+        status =
+            rp_session_plan(session, tokens, batch->n_seqs, cli_n_markers(batch), &plan, &cli->err);
     if (status == RP_OK)
         status = run_batches(cli, session, batch, &r);
     if (status == RP_OK)

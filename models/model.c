@@ -9,6 +9,7 @@
 
 #include "models/chain.h"
 #include "models/config.h"
+#include "models/decision.h"
 #include "models/family.h"
 #include "models/folder.h"
 #include "models/smoothing.h"
@@ -25,6 +26,7 @@ struct rp_model {
     rp_graph *graph;
     rp_weights *weights;
     struct rp_folder folder; /* prompts, and the strings of info */
+    struct rp_decision decision;
     struct rp_notes notes;
     char *family, *architecture, *smoothing;
     char pooling[RP_POOLING_TEXT_BYTES];
@@ -121,13 +123,15 @@ static rp_status describe_body(struct load *l, rp_error *err)
 
 static rp_status configure(struct load *l, rp_error *err)
 {
-    RP_TRY(rp_config_open(l->model->folder.transformer, &l->config, err));
+    const struct rp_model *model = l->model;
+    RP_TRY(rp_config_open(model->decision.encoder ? model->decision.encoder
+                                                  : model->folder.transformer,
+                          &l->config, err));
     RP_TRY(rp_family_find(&l->config, &l->family, err));
     RP_TRY(rp_config_refuse(&l->config, l->family->reads, err));
     RP_TRY(l->family->configure(&l->config, &l->any, err));
     l->model->info.task = choose_task(l);
-    RP_TRY(describe_body(l, err));
-    return rp_config_note_unknown(&l->config, &l->model->notes, err);
+    return describe_body(l, err);
 }
 
 /* ---- the body ----------------------------------------------------------------------------------
@@ -147,17 +151,22 @@ static rp_status name_hidden_states(struct load *l, rp_error *err)
     return RP_OK;
 }
 
-static rp_status build_body(struct load *l, rp_error *err)
+static rp_status open_tensors(struct load *l, rp_error *err)
 {
     rp_model *model = l->model;
     RP_TRY(rp_tensors_open(model->folder.transformer, &model->notes, &l->tensors, err));
     RP_TRY(rp_graph_create(&model->graph, err));
     RP_TRY(rp_weights_create(&model->weights, err));
     l->build = rp_build_init(model->graph, model->weights, l->tensors);
+    return RP_OK;
+}
+
+static void build_body(struct load *l)
+{
     l->last = l->family->kind->build(&l->build, l->family, &l->any);
     if (l->flags & RP_MODEL_ALL_OUTPUTS)
-        rp_graph_output(model->graph, "last", l->last, RP_ROWS_TOKENS, (size_t)l->any.body.hidden);
-    return RP_OK;
+        rp_graph_output(l->model->graph, "last", l->last, RP_ROWS_TOKENS,
+                        (size_t)l->any.body.hidden);
 }
 
 /* ---- classifiers ------------------------------------------------------------------------------
@@ -283,6 +292,52 @@ static rp_status build_embedder(struct load *l, rp_error *err)
     return RP_OK;
 }
 
+/* ---- decision scorers -------------------------------------------------------------------------
+ */
+
+#define DECISION_OUTPUTS (RP_MODEL_LOGITS | RP_MODEL_ACT | RP_MODEL_POOLED)
+
+/* A folder of modules pools its rows, whatever tensors it has. */
+static rp_status recognise_decision(struct load *l, rp_error *err)
+{
+    rp_model *model = l->model;
+    if (model->folder.n_modules == 0 && rp_decision_is(&model->decision, &l->config, l->tensors)) {
+        model->info.task = RP_TASK_DECIDE;
+        return rp_decision_configure(&model->decision, &l->config, l->tensors, &l->any.body, err);
+    }
+    if (l->flags & DECISION_OUTPUTS)
+        return rp_fail(err, RP_ERR_INVALID,
+                       "%s: flags 0x%x ask for outputs that only a decision scorer has",
+                       l->config.path, l->flags);
+    return RP_OK;
+}
+
+static rp_status build_decision(struct load *l, rp_error *err)
+{
+    rp_model *model = l->model;
+    const size_t hidden = (size_t)l->any.body.hidden;
+    const bool all = l->flags & RP_MODEL_ALL_OUTPUTS;
+    const unsigned flags = all                           ? DECISION_OUTPUTS
+                           : l->flags & DECISION_OUTPUTS ? l->flags
+                                                         : RP_MODEL_LOGITS | RP_MODEL_ACT;
+    struct rp_decision_values v;
+    rp_decision_build(&l->build, &model->decision, &l->any.modernbert, &v);
+    if (all)
+        rp_graph_output(model->graph, "last", v.last, RP_ROWS_TOKENS, hidden);
+    if (flags & RP_MODEL_LOGITS)
+        rp_graph_output(model->graph, "logits", v.logits, RP_ROWS_MARKERS, 1);
+    if (all)
+        rp_graph_output(model->graph, "features", v.features, RP_ROWS_SEQS, hidden + 4);
+    if (flags & RP_MODEL_ACT)
+        rp_graph_output(model->graph, "act", v.act, RP_ROWS_SEQS, 2);
+    if (flags & RP_MODEL_POOLED)
+        rp_graph_output(model->graph, "pooled", v.pooled, RP_ROWS_SEQS, hidden);
+    model->info.n_question_types = (size_t)model->decision.types;
+    model->info.dimension = flags & RP_MODEL_POOLED ? hidden : 0;
+    RP_TRY(rp_build_finish(&l->build, err));
+    return rp_decision_refuse_extra(l->tensors, err);
+}
+
 /* ---- loading ----------------------------------------------------------------------------------
  */
 
@@ -321,14 +376,25 @@ static rp_status quantize(struct load *l, const char *folder, rp_error *err)
     return s;
 }
 
+static rp_status build(struct load *l, rp_error *err)
+{
+    if (l->model->info.task == RP_TASK_DECIDE)
+        return build_decision(l, err);
+    build_body(l);
+    return l->model->info.task == RP_TASK_CLASSIFY ? build_classifier(l, err)
+                                                   : build_embedder(l, err);
+}
+
 static rp_status load_folder(struct load *l, const char *path, rp_error *err)
 {
     rp_model *model = l->model;
     RP_TRY(rp_folder_open(path, &model->notes, &model->folder, err));
+    RP_TRY(rp_decision_open(&model->folder, &model->decision, err));
     RP_TRY(configure(l, err));
-    RP_TRY(build_body(l, err));
-    RP_TRY(model->info.task == RP_TASK_CLASSIFY ? build_classifier(l, err)
-                                                : build_embedder(l, err));
+    RP_TRY(open_tensors(l, err));
+    RP_TRY(recognise_decision(l, err));
+    RP_TRY(rp_config_note_unknown(&l->config, &model->notes, err));
+    RP_TRY(build(l, err));
     RP_TRY(rp_build_finish(&l->build, err));
     RP_TRY(name_hidden_states(l, err));
     RP_TRY(rp_build_note_unused(l->tensors, &model->notes, err));
@@ -363,7 +429,7 @@ rp_status rp_model_load(const char *folder, const rp_model_options *options, rp_
         return rp_fail(err, RP_ERR_INVALID, "the name of the model folder is empty");
     if (options)
         memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
-    if (o.flags & ~RP_MODEL_ALL_OUTPUTS)
+    if (o.flags & ~(RP_MODEL_ALL_OUTPUTS | DECISION_OUTPUTS))
         return rp_fail(err, RP_ERR_INVALID, "rp_model_load: flags 0x%x hold bits that mean nothing",
                        o.flags);
     if ((int)o.precision < RP_PRECISION_FP32 || o.precision > RP_PRECISION_INT8)
@@ -399,6 +465,7 @@ void rp_model_destroy(rp_model *model)
     rp_graph_destroy(model->graph);
     rp_weights_destroy(model->weights);
     rp_notes_fini(&model->notes);
+    rp_decision_close(&model->decision);
     rp_folder_close(&model->folder);
     free(model);
 }
@@ -422,6 +489,18 @@ const char *rp_model_note(const rp_model *model, size_t i)
 const char *rp_model_label(const rp_model *model, size_t i)
 {
     return model->labels && i < model->info.n_labels ? model->labels[i] : NULL;
+}
+
+const char *rp_model_question_type(const rp_model *model, size_t i)
+{
+    return model->info.n_question_types == RP_DECISION_TYPES && i < RP_DECISION_TYPES
+               ? rp_decision_type_names[i]
+               : NULL;
+}
+
+float rp_model_temperature(const rp_model *model, size_t question_type, size_t n_options)
+{
+    return rp_decision_temperature(&model->decision, question_type, n_options);
 }
 
 const char *rp_model_prompt(const rp_model *model, const char *name)

@@ -61,6 +61,21 @@ struct rp_ops {
     /* y = activation(x[c]) * x[width + c] for c < width; x and y are apart. */
     void (*glu)(rp_activation activation, const float *x, size_t ldx, size_t width, float *y,
                 size_t ldy, size_t rows);
+    /* y = x + table[index]: one row of the table for each row. */
+    void (*add_table)(const struct rp_ops_table *table, const float *x, size_t ldx, size_t width,
+                      float *y, size_t ldy, size_t rows);
+
+    /* y_i = e_i / sum16(e) with z_i = x_i / temperature and e_i = exp(z_i - max z).  x may be y. */
+    void (*softmax)(const float *x, size_t n, float temperature, float *y);
+
+    /* One row of width + 4: x (zeros when NULL), then four numbers about the softmax of n logits.
+     * With l1, l2 the two largest logits (l2 = -inf when n is 1), e_i = exp(l_i - l1), s =
+     * sum16(e), p_i = e_i / s and k = max(n, 2):
+     *
+     *     1/s,  1/s - exp(l2 - l1)/s,  -sum16(p_i log(max(p_i, 1e-9))) / log(k),  k/255
+     *
+     * and 0, 0, 0, k/255 when n is 0.  y is apart from x and the logits. */
+    void (*act_features)(const float *x, size_t width, const float *logits, size_t n, float *y);
 
     /* One output row from the n rows of a sequence; n 0 gives zeros.  x and y are apart.  Sums are
      * one chain per column, first row first, divided once.  A NaN in any row that the mode reads

@@ -380,6 +380,94 @@ static void rope(const struct rp_ops_rope *rope, const int32_t *positions, const
     }
 }
 
+static void add_table(const struct rp_ops_table *table, const float *x, size_t ldx, size_t width,
+                      float *y, size_t ldy, size_t rows)
+{
+    for (size_t r = 0; r < rows; r++, x += ldx, y += ldy) {
+        if (x != y)
+            memcpy(y, x, width * sizeof *y);
+        take_any_row(table_row(table, width, r), table->dtype, true, width, y);
+    }
+}
+
+/* ---- softmax of logits
+ * -----------------------------------------------------------------------------
+ */
+
+/* exp(l / temperature - top) of up to sixteen logits; 0 in the lanes past them. */
+RP_V16_FN v16 softmax_terms(const float *logits, size_t n, float temperature, v16 top)
+{
+    float some[16];
+    for (size_t i = 0; i < 16; i++)
+        some[i] = i < n ? logits[i] / temperature : -INFINITY;
+    return v_exp_neg(v_sub(v_load(some), top));
+}
+
+static float softmax_sum(const float *logits, size_t n, float temperature, v16 top)
+{
+    v16 sum = v_zero();
+    for (size_t i = 0; i < n; i += 16)
+        sum = v_add(sum, softmax_terms(logits + i, n - i < 16 ? n - i : 16, temperature, top));
+    return v_sum(sum);
+}
+
+static void softmax(const float *x, size_t n, float temperature, float *y)
+{
+    float first = -INFINITY;
+    for (size_t i = 0; i < n; i++)
+        first = x[i] / temperature > first ? x[i] / temperature : first;
+    const v16 top = v_set1(first);
+    const v16 sum = v_set1(softmax_sum(x, n, temperature, top));
+    for (size_t i = 0; i < n; i += 16) {
+        const size_t some = n - i < 16 ? n - i : 16;
+        v_store_n(y + i, v_div(softmax_terms(x + i, some, temperature, top), sum), some);
+    }
+}
+
+static float log_of(float x)
+{
+    float y[16];
+    v_store(y, v_log(v_set1(x)));
+    return y[0];
+}
+
+/* A NaN among the logits is in the sum and so in all numbers but the last; infinite ones end as
+ * inf - inf. */
+static void softmax_numbers(const float *logits, size_t n, float log_k, float out[3])
+{
+    float first = -INFINITY, second = -INFINITY, rest[16];
+    for (size_t i = 0; i < n; i++) {
+        const float lower = logits[i] > first ? first : logits[i];
+        first = logits[i] > first ? logits[i] : first;
+        second = lower > second ? lower : second;
+    }
+    const v16 top = v_set1(first);
+    const float s = softmax_sum(logits, n, 1, top);
+    v16 entropy = v_zero();
+    for (size_t i = 0; i < n; i += 16) {
+        const v16 e = softmax_terms(logits + i, n - i < 16 ? n - i : 16, 1, top);
+        const v16 p = v_div(e, v_set1(s));
+        entropy = v_fma(p, v_log(v_max(v_set1(1e-9f), p)), entropy);
+    }
+    v_store(rest, softmax_terms(&second, 1, 1, top));
+    out[0] = 1 / s;
+    out[1] = 1 / s - rest[0] / s;
+    out[2] = -v_sum(entropy) / log_k;
+}
+
+static void act_features(const float *x, size_t width, const float *logits, size_t n, float *y)
+{
+    const float k = (float)(n > 2 ? n : 2);
+    if (x)
+        memcpy(y, x, width * sizeof *y);
+    else
+        memset(y, 0, width * sizeof *y);
+    memset(y + width, 0, 3 * sizeof *y);
+    if (n)
+        softmax_numbers(logits, n, log_of(k), y + width);
+    y[width + 3] = k / 255;
+}
+
 /* ---- pooling ----------------------------------------------------------------------------------
  */
 
@@ -686,6 +774,9 @@ const struct rp_ops RP_OPS_TABLE = {
     .add = add,
     .rope = rope,
     .glu = glu,
+    .add_table = add_table,
+    .softmax = softmax,
+    .act_features = act_features,
     .pool = pool,
     .nonfinite = nonfinite,
     .quantize = quantize,

@@ -72,6 +72,7 @@ static int32_t in_place_slot(const rp_plan *plan, size_t s, enum rp_mode mode)
     const struct rp_step *step = &plan->steps[s];
     int32_t from = -1;
     if (step->op == RP_OP_ACTIVATION || step->op == RP_OP_ADD || step->op == RP_OP_ROPE ||
+        step->op == RP_OP_ADD_TYPES ||
         (step->op == RP_OP_GATHER && plan->slots[step->in[0]].rows == step->rows))
         from = step->in[0];
     else if (rp_op_multiplies(step->op) && step->n_in == 2 && step->in[0] != step->in[1])

@@ -88,6 +88,11 @@ static size_t most_steps(const struct rp_lowering *l, size_t i)
     return n ? n : RP_LOWERED_STEPS + (l->prunes ? RP_READS - 1 : 0);
 }
 
+static size_t table_name_bytes(const struct rp_lowering *l, rp_weight table)
+{
+    return strlen(rp_weights_entry(l->weights, table)->name) + 1;
+}
+
 /* Room for the most that lowering can make: its steps of an op, each with a name; and table names.
  */
 static bool make_room(struct rp_lowering *l)
@@ -100,10 +105,9 @@ static bool make_room(struct rp_lowering *l)
         steps += most_steps(l, i);
         bytes += most_steps(l, i) * (strlen(graph->nodes[i].name) + RP_SUFFIX_BYTES);
         for (size_t t = 0; graph->nodes[i].op == RP_OP_EMBED && t < graph->nodes[i].p.embed.n; t++)
-            bytes +=
-                strlen(
-                    rp_weights_entry(l->weights, graph->nodes[i].p.embed.tables[t].table)->name) +
-                1;
+            bytes += table_name_bytes(l, graph->nodes[i].p.embed.tables[t].table);
+        if (graph->nodes[i].op == RP_OP_ADD_TYPES)
+            bytes += table_name_bytes(l, graph->nodes[i].weight[0]);
     }
     for (size_t i = 0; i < graph->n_outputs; i++)
         bytes += strlen(graph->outputs[i].name) + 1;

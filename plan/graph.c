@@ -229,6 +229,24 @@ rp_value rp_graph_gather_markers(rp_graph *graph, const char *name, rp_value x)
     return value_of(graph, append_unary(graph, RP_OP_GATHER_MARKERS, name, x));
 }
 
+rp_value rp_graph_add_types(rp_graph *graph, const char *name, rp_value x, rp_weight table)
+{
+    struct rp_node *node = append_unary(graph, RP_OP_ADD_TYPES, name, x);
+    if (node)
+        node->weight[0] = table;
+    return value_of(graph, node);
+}
+
+rp_value rp_graph_act_features(rp_graph *graph, const char *name, rp_value first, rp_value logits)
+{
+    struct rp_node *node = append_unary(graph, RP_OP_ACT_FEATURES, name, first);
+    if (node) {
+        node->in[1] = logits;
+        node->n_in = 2;
+    }
+    return value_of(graph, node);
+}
+
 void rp_graph_output(rp_graph *graph, const char *name, rp_value x, rp_rows rows, size_t width)
 {
     if (graph->failed.status != RP_OK)
@@ -257,6 +275,7 @@ static const char *index_name(rp_index index)
     case RP_INDEX_POSITION: return "position";
     case RP_INDEX_POSITION_NONPAD: return "position_nonpad";
     case RP_INDEX_TYPES: return "types";
+    case RP_INDEX_QTYPES: return "qtypes";
     }
     return "?";
 }

@@ -20,6 +20,8 @@ enum rp_op {
     RP_OP_GATHER_MARKERS,
     RP_OP_ROPE,
     RP_OP_GLU,
+    RP_OP_ADD_TYPES,
+    RP_OP_ACT_FEATURES,
     RP_OP_NODE_COUNT,
     /* What only lowering makes. */
     RP_OP_QUANTIZE = RP_OP_NODE_COUNT, /* rows of f32 to rows for an INT8 product */

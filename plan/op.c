@@ -95,7 +95,7 @@ static rp_status check_embed(struct rp_lowering *l, size_t i, rp_error *err)
         if (!e)
             return FAIL_NODE(err, RP_ERR_INVALID, l, i, "there is no weight %d for table %zu",
                              table->table, t);
-        if ((int)table->index < RP_INDEX_IDS || table->index > RP_INDEX_TYPES)
+        if ((int)table->index < RP_INDEX_IDS || table->index > RP_INDEX_QTYPES)
             return FAIL_NODE(err, RP_ERR_INVALID, l, i, "table %s has no known index (%d)", e->name,
                              (int)table->index);
         if (t && e->cols != width)
@@ -280,6 +280,32 @@ static rp_status check_glu(struct rp_lowering *l, size_t i, rp_error *err)
     return RP_OK;
 }
 
+static rp_status check_add_types(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const rp_weight table = l->graph->nodes[i].weight[0];
+    const struct rp_weight_entry *e = rp_weights_entry(l->weights, table);
+    l->shapes[i] = input(l, i, 0);
+    RP_TRY(check_rows(l, i, l->shapes[i], RP_ROWS_TOKENS, err));
+    if (!e)
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i, "there is no weight %d for type table", table);
+    return check_weight(l, i, "type table", table, e->rows, l->shapes[i].width, err);
+}
+
+#define ACT_NUMBERS 4 /* top1, top1 - top2, entropy, count */
+
+static rp_status check_act_features(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const struct rp_shape logits = input(l, i, 1);
+    RP_TRY(check_rows(l, i, input(l, i, 0), RP_ROWS_SEQS, err));
+    if (logits.rows != RP_ROWS_MARKERS || logits.width != 1)
+        return FAIL_NODE(err, RP_ERR_SHAPE, l, i, "logits are %s x %zu, expected markers x 1",
+                         rp_rows_name(logits.rows), logits.width);
+    l->shapes[i] = (struct rp_shape){RP_ROWS_SEQS, 0};
+    if (!rp_add_ok(input(l, i, 0).width, ACT_NUMBERS, &l->shapes[i].width))
+        return FAIL_NODE(err, RP_ERR_LIMIT, l, i, "its width wraps");
+    return RP_OK;
+}
+
 /* ---- lowering ----------------------------------------------------------------------------------
  */
 
@@ -399,20 +425,27 @@ static rp_status index_number(struct rp_lowering *l, size_t i, rp_index kind, in
     return RP_OK;
 }
 
+/* Table t of a step: its rows, and the index array that picks among them. */
+static rp_status need_table(struct rp_lowering *l, size_t i, struct rp_step *step, size_t t,
+                            const rp_embed_table *table, rp_error *err)
+{
+    const struct rp_weight_entry *e = rp_weights_entry(l->weights, table->table);
+    const int32_t parameter = table->index == RP_INDEX_POSITION_NONPAD ? table->parameter : 0;
+    step->p.embed.n = t + 1;
+    RP_TRY(index_number(l, i, table->index, parameter, e->name, e->rows, &step->p.embed.index[t],
+                        err));
+    RP_TRY(need(l, i, table->table, RP_FORM_TABLE, &step->p.embed.rows[t], err));
+    step->p.embed.dtype[t] = e->table_dtype;
+    step->bytes_per_row += step->width * (step->p.embed.dtype[t] == RP_DTYPE_F32 ? 4 : 2);
+    return RP_OK;
+}
+
 static rp_status lower_embed(struct rp_lowering *l, size_t i, rp_error *err)
 {
     const struct rp_node *node = &l->graph->nodes[i];
     struct rp_step *step = append_step(l, RP_OP_EMBED, i, "", l->shapes[i]);
-    step->p.embed.n = node->p.embed.n;
     for (size_t t = 0; t < node->p.embed.n; t++) {
-        const rp_embed_table *table = &node->p.embed.tables[t];
-        const struct rp_weight_entry *e = rp_weights_entry(l->weights, table->table);
-        const int32_t parameter = table->index == RP_INDEX_POSITION_NONPAD ? table->parameter : 0;
-        RP_TRY(index_number(l, i, table->index, parameter, e->name, e->rows,
-                            &step->p.embed.index[t], err));
-        RP_TRY(need(l, i, table->table, RP_FORM_TABLE, &step->p.embed.rows[t], err));
-        step->p.embed.dtype[t] = e->table_dtype;
-        step->bytes_per_row += step->width * (step->p.embed.dtype[t] == RP_DTYPE_F32 ? 4 : 2);
+        RP_TRY(need_table(l, i, step, t, &node->p.embed.tables[t], err));
         step->flops_per_row += t ? step->width : 0;
     }
     l->slot_of[i] = step->out;
@@ -711,6 +744,26 @@ static rp_status lower_glu(struct rp_lowering *l, size_t i, rp_error *err)
     return RP_OK;
 }
 
+static rp_status lower_add_types(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const rp_embed_table table = {l->graph->nodes[i].weight[0], RP_INDEX_QTYPES, 0};
+    struct rp_step *step = append_step(l, RP_OP_ADD_TYPES, i, "", l->shapes[i]);
+    add_input(l, step, slot_of_input(l, i, 0));
+    step->flops_per_row = step->width;
+    l->slot_of[i] = step->out;
+    return need_table(l, i, step, 0, &table, err);
+}
+
+static rp_status lower_act_features(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    (void)err;
+    struct rp_step *step = append_step(l, RP_OP_ACT_FEATURES, i, "", l->shapes[i]);
+    add_input(l, step, slot_of_input(l, i, 0));
+    add_input(l, step, slot_of_input(l, i, 1));
+    l->slot_of[i] = step->out;
+    return RP_OK;
+}
+
 /* ---- the table ---------------------------------------------------------------------------------
  */
 
@@ -734,6 +787,8 @@ static const struct op_row {
                               lower_gather_markers},
     [RP_OP_ROPE] = {"rope", 1, 1, true, check_rope, lower_rope},
     [RP_OP_GLU] = {"glu", 1, 1, true, check_glu, lower_glu},
+    [RP_OP_ADD_TYPES] = {"add_types", 1, 1, true, check_add_types, lower_add_types},
+    [RP_OP_ACT_FEATURES] = {"act_features", 2, 2, false, check_act_features, lower_act_features},
     [RP_OP_QUANTIZE] = {"quantize", 1, 1, true, NULL, NULL},
     [RP_OP_QGEMM] = {"qgemm", 1, 2, true, NULL, NULL},
     [RP_OP_GATHER] = {"gather", 1, 1, true, NULL, NULL},

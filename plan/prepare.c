@@ -29,7 +29,7 @@ static rp_status check_markers(const rp_batch *b, rp_error *err)
 static rp_status find_token(const struct rp_run *run, size_t index, size_t token, int32_t value,
                             rp_error *err)
 {
-    static const char *const what[] = {"id", "position", "position", "segment id"};
+    static const char *const what[] = {"id", "position", "position", "segment id", "question type"};
     const struct rp_plan_index *x = &run->plan->indices[index];
     size_t seq = 0;
     while ((size_t)run->batch->cu[seq + 1] <= token)
@@ -54,6 +54,24 @@ static void fill_positions(const struct rp_run *run, const struct rp_plan_index 
     }
 }
 
+/* The question type of each sequence, checked where it stands in the batch, then for each token. */
+static rp_status fill_qtypes(const struct rp_run *run, const struct rp_plan_index *x, int32_t *to,
+                             rp_error *err)
+{
+    const rp_batch *b = run->batch;
+    for (size_t s = 0; s < b->n_seqs; s++) {
+        const int32_t type = b->qtypes ? b->qtypes[s] : 0;
+        if (type < 0 || (size_t)type >= x->least_entries)
+            return rp_fail(err, RP_ERR_INVALID,
+                           "sequence %zu: question type %d is outside the table %s, which has %zu "
+                           "rows",
+                           s, type, x->table_name, x->least_entries);
+        for (int32_t t = b->cu[s]; t < b->cu[s + 1]; t++)
+            to[t] = type;
+    }
+    return RP_OK;
+}
+
 static rp_status fill_index(struct rp_run *run, size_t i, int32_t *memory, rp_error *err)
 {
     const struct rp_plan_index *x = &run->plan->indices[i];
@@ -66,6 +84,8 @@ static rp_status fill_index(struct rp_run *run, size_t i, int32_t *memory, rp_er
     else if (x->kind == RP_INDEX_TYPES)
         for (size_t t = 0; t < n; t++)
             memory[t] = 0;
+    else if (x->kind == RP_INDEX_QTYPES)
+        RP_TRY(fill_qtypes(run, x, memory, err));
     else
         fill_positions(run, x, memory);
     for (size_t t = 0; t < n; t++)

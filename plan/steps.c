@@ -21,14 +21,20 @@ static size_t width_of(const struct rp_frame *frame, int32_t slot)
     return frame->run->plan->slots[slot].width;
 }
 
+static struct rp_ops_table table_of(const struct rp_step *step, const struct rp_frame *f, size_t t,
+                                    size_t r0)
+{
+    return (struct rp_ops_table){.rows = step->p.embed.rows[t],
+                                 .index = f->run->index[step->p.embed.index[t]] + r0,
+                                 .dtype = step->p.embed.dtype[t]};
+}
+
 static void embed(const struct rp_step *step, const struct rp_frame *f, float *y, size_t r0,
                   size_t r1)
 {
     struct rp_ops_table tables[RP_EMBED_MAX_TABLES];
     for (size_t t = 0; t < step->p.embed.n; t++)
-        tables[t] = (struct rp_ops_table){.rows = step->p.embed.rows[t],
-                                          .index = f->run->index[step->p.embed.index[t]] + r0,
-                                          .dtype = step->p.embed.dtype[t]};
+        tables[t] = table_of(step, f, t, r0);
     f->run->plan->ops->embed(tables, step->p.embed.n, step->width, y, step->width, 0, r1 - r0);
 }
 
@@ -94,6 +100,13 @@ static void multiply(const struct rp_step *step, const struct rp_frame *f, float
         .residual = step->n_in == 2 ? rp_frame_row(f, step->in[1], r0) : NULL,
     };
     rp_step_multiply(step, f, &product, r0, r1, p0, p1);
+}
+
+static void add_types(const struct rp_step *step, const struct rp_frame *f, const float *x,
+                      float *y, size_t r0, size_t r1)
+{
+    const struct rp_ops_table table = table_of(step, f, 0, r0);
+    f->run->plan->ops->add_table(&table, x, step->width, step->width, y, step->width, r1 - r0);
 }
 
 static void concat(const struct rp_step *step, const struct rp_frame *f, float *y, size_t rows,
@@ -178,6 +191,7 @@ void rp_step_rows(const struct rp_step *step, const struct rp_frame *f, size_t r
     case RP_OP_GLU: ops->glu(step->p.activation, x, 2 * w, w, y, w, rows); return;
     case RP_OP_CONCAT: concat(step, f, y, rows, r0); return;
     case RP_OP_GATHER: gather(step, f, y, r0, r1); return;
+    case RP_OP_ADD_TYPES: add_types(step, f, x, y, r0, r1); return;
     default: assert(0 && "a step that does not work by row"); return;
     }
 }
@@ -261,6 +275,18 @@ static void gather_marker(const struct rp_step *step, const struct rp_frame *f, 
                step->width * sizeof(float));
 }
 
+/* A batch without markers has no logits to point at. */
+static void act_features(const struct rp_step *step, const struct rp_frame *f, size_t seq)
+{
+    const rp_batch *batch = f->run->batch;
+    const bool has_tokens = batch->cu[seq + 1] > batch->cu[seq];
+    const size_t first = batch->markers ? (size_t)batch->mcu[seq] : 0;
+    const size_t n = batch->markers ? (size_t)batch->mcu[seq + 1] - first : 0;
+    f->run->plan->ops->act_features(
+        has_tokens ? rp_frame_row(f, step->in[0], seq) : NULL, width_of(f, step->in[0]),
+        n ? rp_frame_row(f, step->in[1], first) : NULL, n, rp_frame_row(f, step->out, seq));
+}
+
 void rp_step_task(const struct rp_step *step, const struct rp_frame *f, size_t t, size_t heads)
 {
     const int32_t *cu = f->run->batch->cu;
@@ -277,6 +303,7 @@ void rp_step_task(const struct rp_step *step, const struct rp_frame *f, size_t t
                                 rp_frame_row(f, step->out, t));
         return;
     case RP_OP_GATHER_MARKERS: gather_marker(step, f, t); return;
+    case RP_OP_ACT_FEATURES: act_features(step, f, t); return;
     default: assert(0 && "a step that works by row"); return;
     }
 }

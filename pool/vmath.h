@@ -75,6 +75,28 @@ RP_V16_FN v16 v_exp(v16 x)
     return v_mul(p, v_from_bits(vi_shl(rest, 23)));
 }
 
+/* ln x for 2^-126 <= x < inf, 0.81 ULP.  Elsewhere the result is of no use (but a NaN stays).
+ * x = 2^e m with sqrt(1/2) <= m < sqrt(2):  e ln 2 + ln m, with ln 2 in two parts of which e times
+ * the first is exact. */
+RP_V16_FN v16 v_log(v16 x)
+{
+    v16i e = vi_sar(vi_sub(v_bits(x), vi_set1(0x3f3504f3)), 23);
+    v16 f = v_sub(v_from_bits(vi_sub(v_bits(x), vi_shl(e, 23))), v_set1(1.0f));
+    v16 n = vi_to_f(e), square = v_mul(f, f);
+    v16 p = v_set1(0x1.145ba8p-4f);
+    p = v_fma(p, f, v_set1(-0x1.ddf756p-4f));
+    p = v_fma(p, f, v_set1(0x1.e6c386p-4f));
+    p = v_fma(p, f, v_set1(-0x1.fc2a7p-4f));
+    p = v_fma(p, f, v_set1(0x1.233b92p-3f));
+    p = v_fma(p, f, v_set1(-0x1.555c3cp-3f));
+    p = v_fma(p, f, v_set1(0x1.99a476p-3f));
+    p = v_fma(p, f, v_set1(-0x1.000006p-2f));
+    p = v_fma(p, f, v_set1(0x1.555548p-2f));
+    v16 rest = v_fma(n, v_set1(-0x1.bd0106p-13f), v_mul(v_mul(square, f), p));
+    rest = v_add(f, v_fma(square, v_set1(-0.5f), rest));
+    return v_sel_nan(x, x, v_fma(n, v_set1(0x1.63p-1f), rest));
+}
+
 /* Several values side by side.  A polynomial is one long chain of latencies, and a scheduler holds
  * only so many operations that wait: with their chains interleaved, a group of V_GROUP takes
  * little longer than one.  Elements never mix, so n moves no bit. */

@@ -716,6 +716,8 @@ static void names_of_the_ir(void **state)
     for (int op = 0; op < RP_OP_COUNT; op++)
         assert_non_null(rp_op_name((enum rp_op)op));
     assert_string_equal(rp_op_name(RP_OP_GATHER_MARKERS), "gather_markers");
+    assert_string_equal(rp_op_name(RP_OP_ADD_TYPES), "add_types");
+    assert_string_equal(rp_op_name(RP_OP_ACT_FEATURES), "act_features");
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, make, unmake)

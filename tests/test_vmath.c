@@ -67,6 +67,12 @@ static double exp_neg(double x)
     return e < 0x1p-126 ? 0 : e;
 }
 
+/* Of the normal numbers: those below and the infinite one count as the nearest. */
+static double log_normal(double x)
+{
+    return log(fmin(fmax(fabs(x), 0x1p-126), FLT_MAX));
+}
+
 /* The bounds are those that bench/ulp.c measured over all floats, rounded up.  `relative` counts
  * ULP and holds for low <= x <= high; `absolute` is a multiple of max(1, |result|) and holds
  * everywhere. */
@@ -78,6 +84,7 @@ static const struct bound {
 } bounds[] = {
     {"exp", exp, 0.9, -INFINITY, INFINITY, 1e-7, UINT64_C(0x4240cce4b12f3960)},
     {"exp_neg", exp_neg, 0.9, -87.3, INFINITY, 6e-8, UINT64_C(0xca7391497535e14d)},
+    {"log", log_normal, 1.0, -INFINITY, INFINITY, 1e-7, UINT64_C(0x68f3b8153b23dfe6)},
     {"erf", erf, 1.2, -INFINITY, INFINITY, 8e-8, UINT64_C(0x31941b27615dff5e)},
     {"tanh", tanh, 1.4, -INFINITY, INFINITY, 9e-8, UINT64_C(0x7ebfcb99d7661b75)},
     {"sigmoid", sigmoid, 2.5, -87.3, INFINITY, 9e-8, UINT64_C(0x71cf50b8ee9c5273)},
@@ -207,6 +214,9 @@ static void special_values(void **state)
         expect(v, "exp_neg", -INFINITY, 0);
         expect(v, "exp_neg", -FLT_MAX, 0);
         expect(v, "exp_neg", -87.5f, 0);
+        expect(v, "log", 1, 0);
+        expect(v, "log", 2, 0x1.62e43p-1f);
+        expect(v, "log", 0x1p-126f, -0x1.5d58ap+6f);
         expect(v, "erf", INFINITY, 1);
         expect(v, "erf", -INFINITY, -1);
         expect(v, "erf", -0.0f, -0.0f);

@@ -43,6 +43,9 @@ static rp_status check_options(const rp_ranker *r, rp_error *err)
     if (o->struct_size != sizeof *o)
         return rp_fail(err, RP_ERR_INVALID, "rp_ranker_options has struct_size %zu, expected %zu",
                        o->struct_size, sizeof *o);
+    if (r->info.task == RP_TASK_DECIDE)
+        return rp_fail(err, RP_ERR_UNSUPPORTED,
+                       "a decision scorer ranks no texts: it scores the options of a question");
     if (o->max_length > r->info.max_length)
         return rp_fail(err, RP_ERR_INVALID, "max_length %zu is above the model's %zu (%s)",
                        o->max_length, r->info.max_length, r->info.max_length_source);

@@ -105,7 +105,8 @@ typedef enum rp_index {
      * stays at pad. */
     RP_INDEX_POSITION_NONPAD = 2,
     /* The token's segment id; 0 when the batch has none or the table has one row. */
-    RP_INDEX_TYPES = 3
+    RP_INDEX_TYPES = 3,
+    RP_INDEX_QTYPES = 4 /* the question type of the token's sequence; 0 when the batch has none */
 } rp_index;
 
 typedef struct rp_embed_table {
@@ -198,6 +199,19 @@ RP_API rp_value rp_graph_concat(rp_graph *graph, const char *name, size_t n,
 
 /* markers x width: the token row that each marker points to. */
 RP_API rp_value rp_graph_gather_markers(rp_graph *graph, const char *name, rp_value x);
+
+/* As x, which has a row per token: to each row the row of the table [types, width of x] that the
+ * question type of its sequence picks (rp_batch.qtypes). */
+RP_API rp_value rp_graph_add_types(rp_graph *graph, const char *name, rp_value x, rp_weight table);
+
+/* seqs x width of first + 4, the input of a decision scorer's act head: the first row of the
+ * sequence, then top1, top1 - top2, entropy / ln k and k / 255 over p, the softmax of the
+ * sequence's logits. k is their number and at least 2; with one marker top2 is 0; in the logarithm
+ * p is at least 1e-9. A sequence without markers has 0, 0, 0 and k / 255, one without tokens a
+ * first row of zeros. first is seqs x width (rp_graph_pool with RP_POOL_CLS); logits are markers
+ * x 1. */
+RP_API rp_value rp_graph_act_features(rp_graph *graph, const char *name, rp_value first,
+                                      rp_value logits);
 
 /* Names a result.  Its row kind and width are said here so that a graph that computes something
  * else is refused.  A graph needs at least one output. */

@@ -13,6 +13,15 @@
  *     "scores"     the logits through the model's own activation
  *     "last"       with RP_MODEL_ALL_OUTPUTS: tokens x hidden
  *     "pooler"     with RP_MODEL_ALL_OUTPUTS, where there is one: sequences x hidden
+ *
+ * and of a decision scorer's (RP_TASK_DECIDE), each only when a flag asks for it; without such a
+ * flag the first two:
+ *
+ *     "logits"     markers x 1: how well each option fits
+ *     "act"        sequences x 2: act on the answer, or not
+ *     "pooled"     sequences x hidden: the mean of the body's rows, before the question's type; the
+ *                  head is not run for it
+ *     "features"   with RP_MODEL_ALL_OUTPUTS (and all of the above): see rp_graph_act_features
  */
 #ifndef RANKPLAN_MODEL_H
 #define RANKPLAN_MODEL_H
@@ -31,8 +40,9 @@ extern "C" {
 typedef struct rp_model rp_model;
 
 typedef enum rp_task {
-    RP_TASK_EMBED = 0,   /* a vector per text */
-    RP_TASK_CLASSIFY = 1 /* labels per text or pair; with one label a cross-encoder */
+    RP_TASK_EMBED = 0,    /* a vector per text */
+    RP_TASK_CLASSIFY = 1, /* labels per text or pair; with one label a cross-encoder */
+    RP_TASK_DECIDE = 2    /* a logit per marked option of a typed question */
 } rp_task;
 
 typedef enum rp_similarity {
@@ -43,6 +53,10 @@ typedef enum rp_similarity {
 } rp_similarity;
 
 #define RP_MODEL_ALL_OUTPUTS 1u
+/* Outputs of a decision scorer, in any combination; of other models RP_ERR_INVALID. */
+#define RP_MODEL_LOGITS 2u
+#define RP_MODEL_ACT    4u
+#define RP_MODEL_POOLED 8u
 
 typedef struct rp_model_options {
     size_t struct_size;     /* sizeof(rp_model_options) */
@@ -86,7 +100,8 @@ typedef struct rp_model_info {
     int32_t pad_id;        /* -1: none */
     size_t n_notes;
     rp_precision precision;
-    const char *smoothing; /* INT8: where the smoothing factors are from; else "" */
+    const char *smoothing;   /* INT8: where the smoothing factors are from; else "" */
+    size_t n_question_types; /* of a decision scorer; else 0 */
 } rp_model_info;
 
 /* Strings belong to the model. */
@@ -98,6 +113,18 @@ RP_API const char *rp_model_note(const rp_model *model, size_t i);
 
 /* Label i's name; NULL when there is none. */
 RP_API const char *rp_model_label(const rp_model *model, size_t i);
+
+/* The name of question type i ("choice", "score", "noul"); NULL when it has none. */
+RP_API const char *rp_model_question_type(const rp_model *model, size_t i);
+
+/* What a decision scorer's logits are divided by before the softmax: the question type's
+ * temperature, or that of the type with about so many options; within 0.5 and 5.  1 for other
+ * models and types that there are none of. */
+RP_API float rp_model_temperature(const rp_model *model, size_t question_type, size_t n_options);
+
+/* Probabilities of n logits: softmax(logits / temperature), the same bits on every machine.  out
+ * may be logits.  Any thread; does not allocate. */
+RP_API void rp_softmax(const float *logits, size_t n, float temperature, float *out);
 
 /* The text that is put before an input by prompt name ("query"); name NULL: the default prompt.
  * NULL when the folder has none of that name. */

@@ -118,6 +118,7 @@ typedef struct rp_batch {
     const int32_t *type_ids; /* segment of each token, or NULL for all 0 */
     const int32_t *markers;  /* positions within their own sequence, or NULL when there are none */
     const int32_t *mcu; /* n_seqs + 1: which markers belong to which sequence; NULL with markers */
+    const int32_t *qtypes; /* question type of each sequence, or NULL for all 0 */
 } rp_batch;
 
 RP_API void rp_batch_init(rp_batch *batch);

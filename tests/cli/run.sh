@@ -17,7 +17,7 @@ says out "Exit codes:"
 expect 0 "$rankplan" --version
 expect 2 "$rankplan" nothing
 says err "there is no command 'nothing'"
-for command in info embed rerank plan check digest dump compare quantize compare-precision profile bench; do
+for command in info embed rerank score plan check digest dump compare quantize compare-precision profile bench; do
     expect 0 "$rankplan" $command --help
     says out "rankplan $command"
 done
@@ -139,6 +139,131 @@ says err "has no smoothing factors there"
 expect 3 "$rankplan" info "$oracles/bert" --precision int8 --smoothing "$work/none.json"
 expect 2 "$rankplan" quantize "$oracles/bert"
 says err "needs --calibrate"
+
+# ---- score -------------------------------------------------------------------------------------------
+decision=$oracles/decision
+# ask CODE LINE...: one question a line.
+ask()
+{
+    local want=$1
+    shift
+    printf '%s\n' "$@" >"$work/questions"
+    expect "$want" "$rankplan" score "$decision" "$work/questions" $more
+}
+expect 0 "$rankplan" info "$decision"
+says out "decision scorer"
+says out "type 2        noul, temperature 1"
+one='{"type":"choice","ids":[1,9,2,4,30,31,4,40,2,50,51,2],"markers":[3,6]}'
+two='{"type":2,"ids":[1,70,2,4,71,4,72,4,73,2],"markers":[3,5,7]}'
+more=
+ask 0 "$one" "$two"
+cp "$work/out" "$work/scores"
+says out '{"index":0,"type":"choice","tokens":12,"truncated":false,"logits":['
+says out '{"index":1,"type":"noul","tokens":10,"truncated":false,"logits":['
+for more in '--threads 3' '--isa scalar'; do
+    ask 0 "$one" "$two"
+    cmp -s "$work/out" "$work/scores" || complain "score differs with $more"
+done
+more=
+ask 0 "$two" # alone it is what it was beside the other
+sed -n 's/"index":1/"index":0/p' "$work/scores" >"$work/alone"
+cmp -s "$work/out" "$work/alone" || complain "a question's scores depend on its mates"
+more='--outputs pooled'
+ask 0 "$one"
+says out '"truncated":false,"pooled":['
+grep -q logits "$work/out" && complain "logits that nobody asked for"
+more='--outputs act,logits'
+ask 0 "$one"
+says out '"act_probability":'
+for more in '--outputs' '--outputs x' '--outputs logits,' '--outputs logit'; do ask 2 "$one"; done
+more='--precision int8'
+ask 0 "$one" "$two"
+cmp -s "$work/out" "$work/scores" && complain "--precision int8 changes nothing"
+more=
+# bad LINE TEXT: the second line is wrong, and nothing is printed before that is said.
+bad()
+{
+    ask 3 "$one" "$1"
+    says err "$work/questions, line 2: $2"
+    [ -s "$work/out" ] && complain "output before the error: $1"
+}
+bad '{"type":"choice"' "'}' expected"
+bad '' "'[' or '{' expected near end of file"
+bad '[]' 'not an object'
+bad '{"ids":[1],"markers":[]}' 'key "type" is missing'
+bad '{"type":"guess","ids":[1]}' 'key "type" is none of "choice", "score", "noul", 0, 1, 2'
+bad '{"type":3,"ids":[1]}' 'key "type" is none of'
+bad '{"type":0}' 'it needs either "text" or "ids"'
+bad '{"type":0,"ids":[1],"text":"a"}' 'it needs either "text" or "ids"'
+bad '{"type":0,"text":"a","markers":[0]}' '"markers" go with "ids"'
+bad '{"type":0,"ids":[1],"markres":[0]}' 'key "markres" is none of type, text, ids, markers'
+bad '{"type":0,"ids":[1,120]}' 'key "ids": number 1 of the list is none from 0 to below 120, the vocabulary'
+bad '{"type":0,"ids":[1,-1]}' 'key "ids": number 1 of the list is none from 0'
+bad '{"type":0,"ids":[1,2.5]}' 'key "ids": number 1 of the list is none from 0'
+bad '{"type":0,"ids":"1"}' 'key "ids" is not a list of numbers'
+bad '{"type":0,"ids":[1,2],"markers":[2]}' 'key "markers": number 0 of the list is none from 0 to below 2, its ids'
+bad '{"type":0,"ids":[1],"markers":[0,0]}' '2 markers for 1 ids'
+bad '{"type":0,"type":1,"ids":[1]}' 'duplicate object key'
+bad '{"type":0,"text":5}' 'key "text" is not a string'
+bad "{\"type\":0,\"ids\":[$(seq -s, 1 119),$(seq -s, 1 119),$(seq -s, 1 30)]}" '268 ids, and the model takes 256'
+ask 0 '{"type":1,"ids":[1,2]}' '{"type":0,"ids":[],"markers":[]}' # no options, no text
+says out '"tokens":2,"truncated":false,"logits":[],"probabilities":[],"act":['
+: >"$work/questions"
+expect 0 "$rankplan" score "$decision" "$work/questions"
+[ -s "$work/out" ] && complain "no questions have answers"
+expect 3 "$rankplan" score "$oracles/bert" "$work/questions"
+says err "only a decision scorer has"
+expect 3 "$rankplan" embed "$decision" "$work/questions" # neither a tokenizer nor vectors
+if [ "$has_tokenizer" = ON ]; then
+    mkdir "$work/decision" && cp "$decision"/{config.json,model.safetensors} "$work/decision"
+    cat >"$work/decision/tokenizer.json" <<'END'
+{"version": "1.0", "truncation": null, "padding": null, "normalizer": null,
+ "added_tokens": [
+  {"id": 1, "content": "[CLS]", "special": true, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false},
+  {"id": 2, "content": "[SEP]", "special": true, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false},
+  {"id": 4, "content": "[MASK]", "special": true, "single_word": false, "lstrip": true, "rstrip": false, "normalized": false}],
+ "pre_tokenizer": {"type": "Whitespace"}, "decoder": null,
+ "post_processor": {"type": "TemplateProcessing",
+  "single": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "[SEP]", "type_id": 0}}],
+  "pair": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+  "special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [1], "tokens": ["[CLS]"]}, "[SEP]": {"id": "[SEP]", "ids": [2], "tokens": ["[SEP]"]}}},
+ "model": {"type": "WordLevel", "unk_token": "[UNK]",
+  "vocab": {"[PAD]": 0, "[CLS]": 1, "[SEP]": 2, "[UNK]": 3, "[MASK]": 4, "who": 9, "the": 30, "boss": 31, "nobody": 40, "late": 50, "again": 51}}}
+END
+    echo '{"type":"choice","text":"who [SEP] [MASK] the boss [MASK] nobody [SEP] late again"}' >"$work/questions"
+    expect 0 "$rankplan" score "$work/decision" "$work/questions"
+    sed -n 1p "$work/scores" >"$work/alone"
+    cmp -s "$work/out" "$work/alone" || complain "a text and its ids have different scores"
+    expect 0 "$rankplan" score "$work/decision" "$work/questions" --max-length 11
+    says out '"tokens":11,"truncated":true'
+    says err "1 of 1 texts were cut"
+    expect 3 "$rankplan" score "$work/decision" "$work/questions" --max-length 6
+    says err "line 1: cut to 6 tokens, it has lost options: 1 of 2 are left"
+    expect 2 "$rankplan" score "$work/decision" "$work/questions" --max-length 0
+    expect 3 "$rankplan" score "$work/decision" "$work/questions" --max-length 257
+    says err "above the model's 256"
+    expect 0 "$rankplan" score "$work/decision" "$work/questions" --marker '[SEP]'
+    says out '"tokens":12,"truncated":false,"logits":['
+    expect 3 "$rankplan" score "$work/decision" "$work/questions" --marker '[HERE]'
+    says err "[HERE]"
+    expect 3 "$rankplan" embed "$work/decision" "$work/questions"
+    says err "a decision scorer ranks no texts"
+    # Laya's folder: its own two configurations, the tokenizer below.
+    mkdir -p "$work/laya/encoder" "$work/laya/tokenizer"
+    mv "$work/decision/tokenizer.json" "$work/laya/tokenizer"
+    cp "$decision/config.json" "$work/laya/encoder"
+    cp "$decision/model.safetensors" "$work/laya"
+    echo '{"encoder": "", "head_layers": 2, "max_len": 200, "head_max_len": 64, "temperature": [1, 2, 9],
+        "temperature_by_options": {"noul:3-5": 0.75}}' >"$work/laya/rl_agent_config.json"
+    expect 0 "$rankplan" score "$work/laya" "$work/questions"
+    cmp -s "$work/out" "$work/alone" || complain "Laya's folder has other scores"
+    expect 0 "$rankplan" info "$work/laya"
+    says out "200 tokens (rl_agent_config.json:max_len)"
+    says out "type 1        score, temperature 2"
+    says out "type 2        noul, temperature 5"
+fi
+expect 3 "$rankplan" score "$decision" "$work/questions"
+[ "$has_tokenizer" = ON ] && says err "tokenizer.json"
 
 # ---- bench -----------------------------------------------------------------------------------------
 expect 0 "$rankplan" bench "$oracles/bert" --shape lens:3,9,30 --json --threads 2

@@ -184,10 +184,10 @@ static void each_call_fails(void **state)
 {
     (void)state;
     static const char *const folders[] = {"bert", "mpnet", "modernbert_reranker_mean",
-                                          "electra_cross_encoder"};
+                                          "electra_cross_encoder", "decision"};
     if (!faults_available())
         skip();
-    for (size_t f = 0; f < (every_n ? 4 : 3); f++) {
+    for (size_t f = 0; f < (every_n ? 5 : 3); f++) {
         char path[400];
         struct life l = {.folder = path};
         rp_error err;

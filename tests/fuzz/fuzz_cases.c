@@ -52,24 +52,34 @@ static int64_t sum_of_batch(const rp_batch *batch)
     int64_t sum = 0;
     for (int32_t i = 0; i < batch->cu[batch->n_seqs]; i++)
         sum += batch->ids[i] + (batch->type_ids ? batch->type_ids[i] : 0);
+    for (size_t m = 0; m < cli_n_markers(batch); m++)
+        sum += batch->markers[m];
+    for (size_t s = 0; batch->qtypes && s < batch->n_seqs; s++)
+        sum += batch->qtypes[s];
     return sum;
 }
 
 static void check_cases(const struct cli_cases *c)
 {
     int64_t parts = 0;
-    int32_t cu[3];
+    int32_t cu[3], mcu[3];
     FUZZ_CHECK(c->n_seqs >= 1 && c->cu[0] == 0 && (size_t)c->cu[c->n_seqs] == c->n_tokens);
     for (size_t s = 0; s < c->n_seqs; s++) {
         const size_t end = s + 2 <= c->n_seqs ? s + 2 : c->n_seqs;
-        const rp_batch one = cli_cases_batch(c, s, s + 1, cu);
+        const rp_batch one = cli_cases_batch(c, s, s + 1, cu, mcu);
         FUZZ_CHECK(one.n_seqs == 1 && cu[0] == 0 && cu[1] > 0);
         parts += sum_of_batch(&one);
-        const rp_batch two = cli_cases_batch(c, s, end, cu);
+        const rp_batch two = cli_cases_batch(c, s, end, cu, mcu);
         FUZZ_CHECK(two.n_seqs == end - s && cu[0] == 0 && cu[1] > 0);
         (void)sum_of_batch(&two);
     }
-    rp_batch all = {.n_seqs = c->n_seqs, .ids = c->ids, .cu = c->cu, .type_ids = c->type_ids};
+    rp_batch all = {.n_seqs = c->n_seqs,
+                    .ids = c->ids,
+                    .cu = c->cu,
+                    .type_ids = c->type_ids,
+                    .markers = c->markers,
+                    .mcu = c->mcu,
+                    .qtypes = c->qtypes};
     FUZZ_CHECK(sum_of_batch(&all) == parts);
 }
 

@@ -311,6 +311,21 @@ static rp_value op_simple(struct build *b, const char *name, unsigned op, struct
     }
 }
 
+static rp_value op_decision(struct build *b, const char *name, bool features, struct shape *s)
+{
+    const rp_value x = value(b);
+    *s = shape_of(b, x);
+    if (!features) {
+        const size_t types = 1 + next(&b->bytes, 4);
+        return rp_graph_add_types(b->graph, name, x, weight(b, types, s->width));
+    }
+    const rp_value logits = value_like(b, (struct shape){RP_ROWS_MARKERS, 1}, x);
+    const rp_value first =
+        s->rows == RP_ROWS_TOKENS ? rp_graph_pool(b->graph, name, x, RP_POOL_CLS) : x;
+    *s = (struct shape){RP_ROWS_SEQS, s->width + 4};
+    return rp_graph_act_features(b->graph, name, first, logits);
+}
+
 static void add_op(struct build *b)
 {
     static char long_name[1500];
@@ -323,7 +338,7 @@ static void add_op(struct build *b)
     /* The last sixteen of a byte's values are the ops that came later: the corpus keeps its
      * meaning. */
     const unsigned byte = b->n_values == 0 && !rarely(&b->bytes, 32) ? 6 : next(&b->bytes, 256);
-    const unsigned op = byte < 240 ? byte % 12 : 12 + byte % 3;
+    const unsigned op = byte < 240 ? byte % 12 : byte < 252 ? 12 + byte % 3 : 15 + byte % 2;
     rp_value v;
     if (op <= 5)
         v = op_simple(b, name, op, &s);
@@ -337,6 +352,8 @@ static void add_op(struct build *b)
         v = op_glu(b, name, &s);
     else if (op == 13)
         v = op_rope(b, name, &s);
+    else if (op >= 15)
+        v = op_decision(b, name, op == 16, &s);
     else
         v = op_gemm(b, name, &s);
     FUZZ_CHECK(v == b->n_values);
@@ -476,7 +493,7 @@ static void free_result(struct result *r)
 
 static void check_runs(struct build *b)
 {
-    int32_t ids[64], types[64], markers[16], cu[6] = {0}, mcu[6] = {0};
+    int32_t ids[64], types[64], markers[16], cu[6] = {0}, mcu[6] = {0}, qtypes[6] = {0};
     struct bytes *in = &b->bytes;
     rp_batch batch;
     struct result plain, other;
@@ -497,8 +514,11 @@ static void check_runs(struct build *b)
     batch.type_ids = next(in, 2) ? types : NULL;
     batch.markers = markers;
     batch.mcu = mcu;
+    batch.qtypes = next(in, 2) ? qtypes : NULL;
     if (rarely(in, 8))
         ids[0] = (int32_t)next(in, 256) - 128;
+    if (rarely(in, 4))
+        qtypes[batch.n_seqs - 1] = (int32_t)next(in, 8) - 1;
     run(b, &batch, false, false, false, &plain);
     for (int i = 1; i < 8; i++) {
         run(b, &batch, i & 1, i & 2, i & 4, &other);

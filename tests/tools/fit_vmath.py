@@ -68,3 +68,7 @@ fit("erf_large", a, -np.log2(erfc(a)) / a, np.maximum(a * LN2 * erfc(a) / erf(a)
 # tanh below 0.625: x + x^3 p(x^2).
 x = grid(1e-2, 0.63)
 fit("tanh_small", x * x, (np.tanh(x) / x - 1) / (x * x), x ** 3 / np.tanh(x), 4)
+
+# log(1 + f) = f - f^2 / 2 + f^3 p(f) for sqrt(1/2) <= 1 + f < sqrt(2).  The error is relative to the result.
+f = np.r_[grid(-0.2929, -1e-3), grid(1e-3, 0.4143)]
+fit("log", f, (np.log1p(f) - f + f * f / 2) / f ** 3, np.abs(f ** 3 / np.log1p(f)), 8)

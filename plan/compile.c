@@ -255,20 +255,27 @@ void rp_plan_get_sizes(const rp_plan *plan, rp_plan_sizes *out)
                            .plan_bytes = plan->own_bytes};
 }
 
+/* Pairs of a query and a key that it sees. */
+static uint64_t pairs_of_batch(const rp_batch *batch, size_t window)
+{
+    uint64_t pairs = 0;
+    for (size_t s = 0; s < batch->n_seqs; s++) {
+        const size_t len = (size_t)(batch->cu[s + 1] - batch->cu[s]);
+        pairs += rp_attention_pairs(len, window, 0, len);
+    }
+    return pairs;
+}
+
 uint64_t rp_plan_flops(const rp_plan *plan, const rp_batch *batch)
 {
-    uint64_t sum = 0, pairs = 0;
+    uint64_t sum = 0;
     const size_t tokens = (size_t)batch->cu[batch->n_seqs];
     const size_t markers = batch->mcu ? (size_t)batch->mcu[batch->n_seqs] : 0;
     const rp_bucket live = {tokens, batch->n_seqs, markers};
-    for (size_t s = 0; s < batch->n_seqs; s++) {
-        const uint64_t len = (uint64_t)(batch->cu[s + 1] - batch->cu[s]);
-        pairs += len * len;
-    }
     for (size_t s = 0; s < plan->n_steps; s++) {
         const struct rp_step *step = &plan->steps[s];
         if (step->op == RP_OP_ATTENTION)
-            sum += step->flops_per_row * pairs;
+            sum += step->flops_per_row * pairs_of_batch(batch, step->p.attention.window);
         else if (rp_op_multiplies(step->op))
             sum += step->flops_per_row * rp_bucket_rows(&live, step->rows);
     }
@@ -326,6 +333,8 @@ static void text_options(struct rp_text *t, const struct rp_step *step)
         rp_text_add(t, " joined");
     if (step->op == RP_OP_GLU)
         rp_text_add(t, " act=%s", rp_activation_name(step->p.activation));
+    if (step->op == RP_OP_ATTENTION && step->p.attention.window)
+        rp_text_add(t, " window=%zu", step->p.attention.window);
     if (step->op == RP_OP_ROPE && step->p.rope.theta == 0)
         rp_text_add(t, " inv_freq[%zu]", step->p.rope.turn.n_rotated / 2);
     if (step->op == RP_OP_ROPE && step->p.rope.theta != 0) {

@@ -226,16 +226,21 @@ static void run_task(const struct rp_phase *phase, const struct rp_frame *frame,
     if (!run->profile)
         return;
     size_t rows = 1, width = step->width, read = 1;
+    uint64_t flops = 0;
     if (step->op == RP_OP_ATTENTION) {
         const struct rp_query_block *b = &run->blocks[t / step->p.attention.n_heads];
+        const size_t len = (size_t)(run->batch->cu[b->seq + 1] - run->batch->cu[b->seq]);
+        const size_t window = step->p.attention.window ? step->p.attention.window : len;
+        const size_t q0 = (size_t)b->q0, q1 = (size_t)b->q1;
         width = step->p.attention.head_dim;
-        rows = (size_t)(b->q1 - b->q0);
-        /* The queries, and the keys and values of the whole sequence. */
-        read = rows + 2 * (size_t)(run->batch->cu[b->seq + 1] - run->batch->cu[b->seq]);
+        rows = q1 - q0;
+        /* The queries, and the keys and values that one of them sees. */
+        const size_t first = q0 > window ? q0 - window : 0;
+        read = rows + 2 * ((q1 + window < len ? q1 + window : len) - first);
+        flops = 4 * width * rp_attention_pairs(len, window, q0, q1);
     } else if (step->op == RP_OP_POOL) {
         read = (size_t)(run->batch->cu[t + 1] - run->batch->cu[t]);
     }
-    const uint64_t flops = step->op == RP_OP_ATTENTION ? 2 * width * rows * (read - rows) : 0;
     rp_profile_task(run->profile, frame->worker, phase->first, flops,
                     (rows + read) * width * sizeof(float), rows);
 }

@@ -153,6 +153,7 @@ static void attention(const struct rp_step *step, const struct rp_frame *f, size
         .n_heads = heads,
         .head_dim = step->p.attention.head_dim,
         .scale = step->p.attention.scale,
+        .window = step->p.attention.window,
         .rel = step->p.attention.rel,
         .rel_span = step->p.attention.rel_span,
     };

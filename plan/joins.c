@@ -34,7 +34,7 @@ static bool only_reader(const rp_plan *plan, size_t s, int32_t slot)
 static bool can_join(const rp_plan *plan, size_t s)
 {
     const struct rp_step *step = &plan->steps[s], *before = step - 1;
-    if (step->n_in == 0 || step->in[0] != before->out)
+    if (step->n_in == 0 || step->in[0] != before->out || step->rows != before->rows)
         return false;
     if (step->op == RP_OP_QUANTIZE)
         return before->op == RP_OP_LAYER_NORM;

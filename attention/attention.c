@@ -18,30 +18,50 @@ static bool place(size_t floats, size_t *offset, size_t *total)
     return rp_add_ok(*total, padded & ~(size_t)15, total);
 }
 
-bool rp_attention_lay_out(size_t max_len, size_t head_dim, bool has_rel,
+/* 2 window + more, or max_len if that is less. */
+static size_t keys_in_view(size_t max_len, size_t window, size_t more)
+{
+    size_t keys;
+    const bool ok = rp_mul_ok(window, 2, &keys) && rp_add_ok(keys, more, &keys);
+    return ok && keys < max_len ? keys : max_len;
+}
+
+/* Who sees what: the keys of a part and those of a block, from a multiple of 16 on. */
+static void lay_out_rows(struct rp_attention_layout *at, size_t max_len, size_t window,
+                         size_t *part_keys, size_t *block_keys)
+{
+    const bool all = window == 0 || max_len == 0 || window >= max_len - 1;
+    at->window = all ? max_len : window;
+    at->rows = all ? max_len : RP_ATTENTION_WINDOW_ROWS;
+    at->block = all ? RP_ATTENTION_MAX_BLOCK : RP_ATTENTION_WINDOW_BLOCK;
+    *part_keys = all ? max_len : keys_in_view(max_len, window, at->rows + 15);
+    *block_keys = all ? max_len : keys_in_view(max_len, window, at->block + 15);
+}
+
+bool rp_attention_lay_out(size_t max_len, size_t window, size_t head_dim, bool has_rel,
                           struct rp_attention_layout *out)
 {
     struct rp_attention_layout at = {0};
-    size_t keys, values, queries, scores, products, rel = 0;
-    if (!rp_add_ok(max_len, 31, &at.padded_len) || !rp_add_ok(head_dim, 31, &at.padded_dim))
+    size_t n, in_block, padded, keys, values, queries, scores, products, rel = 0;
+    lay_out_rows(&at, max_len, window, &n, &in_block);
+    if (!rp_add_ok(n, 31, &padded) || !rp_add_ok(head_dim, 31, &at.padded_dim))
         return false;
-    at.padded_len = rp_round_up(max_len, 16);
+    padded = rp_round_up(n, 16);
     at.padded_dim = rp_round_up(head_dim, 16);
-    at.ld_scores = at.padded_len | 16;
+    at.ld_scores = rp_round_up(in_block, 16) | 16;
     at.ld_products = at.padded_dim;
 
     const size_t fitting = SCORES_BUDGET / at.ld_scores / 6 * 6;
-    at.block = fitting < RP_ATTENTION_MIN_BLOCK   ? RP_ATTENTION_MIN_BLOCK
-               : fitting > RP_ATTENTION_MAX_BLOCK ? RP_ATTENTION_MAX_BLOCK
-                                                  : fitting;
-    if (!rp_mul_ok(at.padded_len, head_dim, &keys) || !rp_mul_ok(max_len, at.padded_dim, &values) ||
+    if (fitting < at.block)
+        at.block = fitting < RP_ATTENTION_MIN_BLOCK ? RP_ATTENTION_MIN_BLOCK : fitting;
+    if (!rp_mul_ok(padded, head_dim, &keys) || !rp_mul_ok(n, at.padded_dim, &values) ||
         !rp_mul_ok(RP_ATTENTION_MAX_BLOCK, head_dim, &queries) ||
         !rp_mul_ok(RP_ATTENTION_MAX_BLOCK, at.ld_products, &products) ||
         !rp_mul_ok(RP_ATTENTION_MIN_BLOCK, at.ld_scores, &scores))
         return false;
     if (scores < SCORES_BUDGET)
         scores = SCORES_BUDGET;
-    if (has_rel && (!rp_mul_ok(max_len, 2, &rel) || !rp_add_ok(rel, 16, &rel)))
+    if (has_rel && (!rp_mul_ok(n, 2, &rel) || !rp_add_ok(rel, 16, &rel)))
         return false;
     if (!place(keys, &at.keys, &at.total) || !place(values, &at.values, &at.total) ||
         !place(queries, &at.queries, &at.total) || !place(scores, &at.scores, &at.total) ||
@@ -51,15 +71,38 @@ bool rp_attention_lay_out(size_t max_len, size_t head_dim, bool has_rel,
     return true;
 }
 
-bool rp_attention_scratch_bytes(size_t max_len, size_t head_dim, bool has_rel, size_t *out)
+bool rp_attention_scratch_bytes(size_t max_len, size_t window, size_t head_dim, bool has_rel,
+                                size_t *out)
 {
     struct rp_attention_layout at;
     size_t bytes;
-    if (!rp_attention_lay_out(max_len, head_dim, has_rel, &at) ||
+    if (!rp_attention_lay_out(max_len, window, head_dim, has_rel, &at) ||
         !rp_mul_ok(at.total, sizeof(float), &bytes))
         return false;
     *out = bytes;
     return true;
+}
+
+/* 1 + 2 + ... + n; 0 for what is less than 1. */
+static uint64_t sum_to(int64_t n)
+{
+    return n > 0 ? (uint64_t)n * ((uint64_t)n + 1) / 2 : 0;
+}
+
+/* Of the rows before q: each sees window + 1 keys up to its own side's end and window on the other,
+ * less those that would lie before the first key and past the last. */
+static uint64_t pairs_before(size_t len, size_t window, size_t q)
+{
+    const int64_t w = (int64_t)window, n = (int64_t)q;
+    return (uint64_t)n * (2 * (uint64_t)w + 1) - (sum_to(w) - sum_to(w - n)) -
+           sum_to(n + w - (int64_t)len);
+}
+
+uint64_t rp_attention_pairs(size_t len, size_t window, size_t q0, size_t q1)
+{
+    if (window == 0 || window >= len)
+        return (uint64_t)(q1 - q0) * len;
+    return pairs_before(len, window, q1) - pairs_before(len, window, q0);
 }
 
 uint64_t rp_attention_lap(uint64_t *stage_ns, enum rp_attention_stage stage, uint64_t began)
@@ -75,7 +118,8 @@ uint64_t rp_attention_lap(uint64_t *stage_ns, enum rp_attention_stage stage, uin
 }
 
 /* Every part of a split packs the keys and values again, which costs about as much as six query
- * rows do; with 48 rows and more that stays near an eighth.  A pair is split only while that shares
+ * rows do (with a window too: both then concern the keys of a window); with 48 rows and more that
+ * stays near an eighth.  A pair is split only while that shares
  * the work out better: tasks go round in rounds of `workers`, and the last round is seldom full. */
 size_t rp_attention_query_rows(size_t len, size_t pairs, size_t workers)
 {

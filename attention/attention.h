@@ -5,9 +5,12 @@
  *     s[j] += rel[j - i]  (if there is a relative bias)
  *     m = max over j;   p[j] = exp(s[j] - m);   sum = the 16 partial sums of p, one tree
  *     o[c] = chain over j of fma(p[j], v[j][c], acc) from 0;   out[c] = o[c] / sum
+ * With a window w, j runs over the keys from i - w to i + w that there are, and nothing of the
+ * others comes in, not even a NaN.
+ *
  * j counts from the start of the sequence, so neither the place in the batch nor the neighbours
- * move a bit. The whole row of scores is kept (scratch: a few rows x L), so there is no block size
- * in the contract.
+ * move a bit. The whole row of scores is kept (scratch: a few rows x L, or x the window), so
+ * there is no block size in the contract.
  *
  * A score that is NaN or +inf makes its whole output row NaN, and so does a row of scores that are
  * all -inf: what went wrong shows, and is never averaged away.  Single scores of -inf weigh
@@ -41,11 +44,12 @@ struct rp_attention_args {
     size_t out_row0; /* the batch row whose result is out's first row; 0: out has them all */
     size_t n_heads, head_dim;
     float scale;
+    size_t window; /* keys at most this far to either side of a row; 0: all */
     const float *
         rel; /* NULL, or [n_heads][2*rel_span+1]: bias of distance clamp(j-i, -span, span) + span */
     size_t rel_span;
     /* The scratch is as the last call left it, and that was for the same sequence and head: its
-     * keys and values are there already. */
+     * keys and values are there already.  Not with a window. */
     bool packed;
     uint64_t *stage_ns; /* NULL, or RP_ATTENTION_N_STAGES counters to which nanoseconds are added
                            (for benchmarks: the clock is read a few times every block of rows) */
@@ -69,9 +73,13 @@ const struct rp_attention_kernel *rp_attention_select(uint32_t isa);
 /* All kernels of this build, slowest first, whether this machine can run them or not. */
 const struct rp_attention_kernel *const *rp_attention_all(size_t *n);
 
-/* Bytes of scratch that a worker needs for sequences up to max_len (a multiple of 64); false when
- * the size does not fit 64 bits.  Covers every ISA. */
-bool rp_attention_scratch_bytes(size_t max_len, size_t head_dim, bool has_rel, size_t *out);
+/* Bytes of scratch that a worker needs for sequences up to max_len (a multiple of 64), of the order
+ * of the window where there is one; false when the size does not fit 64 bits.  Covers every ISA. */
+bool rp_attention_scratch_bytes(size_t max_len, size_t window, size_t head_dim, bool has_rel,
+                                size_t *out);
+
+/* Pairs of a query row in [q0, q1) and a key that it sees, of a sequence of len rows. */
+uint64_t rp_attention_pairs(size_t len, size_t window, size_t q0, size_t q1);
 
 /* How many query rows a task should have when there are `pairs` (sequence, head) pairs and n
  * workers: all of len when there are pairs enough. */

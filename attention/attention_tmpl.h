@@ -1,15 +1,22 @@
 /* Attention, written once against v16 and compiled once per instruction set.
  *
- * One task is one head of one sequence and a range of its query rows:
+ * One task is one head of one sequence and a range of its query rows.  With a window it is done in
+ * parts of a few hundred rows, and a part packs only the keys that one of its rows sees:
  *
  *     pack the keys into panels of 16 keys      [head_dim][16], transposed
- *     pack the values into panels of 16 columns [len][16]
+ *     pack the values into panels of 16 columns [keys][16]
  *     for each block of query rows:
  *         scale them
  *         scores   = queries x keys             a chain over head_dim each
  *         softmax  : bias, maximum, exponentials in place, sums
  *         products = exponentials x values      a chain over the keys each
  *         divide by the sums
+ *
+ * A row's window begins and ends somewhere within the keys of its block.  Scores are computed for
+ * whole panels, and those of keys that a row does not see become minus infinities: they leave its
+ * maximum alone, and their exponentials, zeros, its sums.  A chain over values leaves such keys out
+ * altogether, since not even 0 * NaN may come in: a tile of rows takes one by one the keys at both
+ * ends that only some of its rows see, and in between those that all of them see.
  *
  * Both products are the same thing, rows of A against panels of 16 columns of B, so there is one
  * register tile; keys and output columns lie across lanes, and the chain of the contract runs along
@@ -148,6 +155,147 @@ static void product(size_t m, size_t n_panels, size_t k, const float *a, size_t 
 #endif
 }
 
+/* ---- the product within windows ---------------------------------------------------------- */
+
+/* Which keys a row sees: keys [key0, ...) are columns [0, ...) of the scores and rows of b. */
+struct view {
+    size_t len, window; /* of the sequence; window >= len: all of it */
+    size_t key0;
+};
+
+static size_t first_seen(const struct view *see, size_t row)
+{
+    return row > see->window ? row - see->window : 0;
+}
+
+static size_t end_seen(const struct view *see, size_t row)
+{
+    return see->window < see->len - row ? row + see->window + 1 : see->len;
+}
+
+/* Columns [t, end) into the chains of those rows i that see them: first <= t - i <= first + width,
+ * in unsigned arithmetic. */
+RP_V16_FN void edge(const size_t m, const size_t n_vecs, v16 *acc, const float *a, size_t lda,
+                    const float *b, size_t panel_stride, size_t t, size_t end, size_t first,
+                    size_t width)
+{
+    for (; t < end; t++) {
+        v16 w[ATT_VECS];
+        UNROLL
+        for (size_t n = 0; n < n_vecs; n++)
+            w[n] = v_load(b + n * panel_stride + 16 * t);
+        UNROLL
+        for (size_t i = 0; i < m; i++) {
+            if (t - i - first <= width) {
+                const v16 x = v_set1(a[i * lda + t]);
+                UNROLL
+                for (size_t n = 0; n < n_vecs; n++)
+                    acc[i * n_vecs + n] = v_fma(x, w[n], acc[i * n_vecs + n]);
+            }
+        }
+    }
+}
+
+/* As tile(), for query rows row, row + 1, ... of which each takes the keys that it sees. */
+RP_V16_FN void band_tile(const struct view *see, size_t row, const size_t m, const size_t n_vecs,
+                         const float *a, size_t lda, const float *b, size_t panel_stride, float *c,
+                         size_t ldc)
+{
+    const size_t all_from = first_seen(see, row + m - 1) - see->key0;
+    const size_t some_to = end_seen(see, row) - see->key0;
+    const size_t all_to = some_to > all_from ? some_to : all_from; /* none, in a narrow window */
+    const size_t first = row - see->window - see->key0, width = 2 * see->window;
+    v16 acc[ATT_ROWS * ATT_VECS];
+    UNROLL
+    for (size_t i = 0; i < m; i++) {
+        UNROLL
+        for (size_t n = 0; n < n_vecs; n++)
+            acc[i * n_vecs + n] = v_zero();
+    }
+    edge(m, n_vecs, acc, a, lda, b, panel_stride, first_seen(see, row) - see->key0, all_from, first,
+         width);
+    for (size_t t = all_from; t < all_to; t++) {
+        v16 w[ATT_VECS];
+        UNROLL
+        for (size_t n = 0; n < n_vecs; n++)
+            w[n] = v_load(b + n * panel_stride + 16 * t);
+        UNROLL
+        for (size_t i = 0; i < m; i++) {
+            const v16 x = v_set1(a[i * lda + t]);
+            UNROLL
+            for (size_t n = 0; n < n_vecs; n++)
+                acc[i * n_vecs + n] = v_fma(x, w[n], acc[i * n_vecs + n]);
+        }
+    }
+    edge(m, n_vecs, acc, a, lda, b, panel_stride, all_to, end_seen(see, row + m - 1) - see->key0,
+         first, width);
+    UNROLL
+    for (size_t i = 0; i < m; i++) {
+        UNROLL
+        for (size_t n = 0; n < n_vecs; n++)
+            v_store(c + i * ldc + 16 * n, acc[i * n_vecs + n]);
+    }
+}
+
+#define TILE_CASE(height)                                                                          \
+    case height: band_tile(see, row, height, n_vecs, a, lda, b, panel_stride, c, ldc); break
+
+RP_V16_FN void band_tile_of_height(const struct view *see, size_t row, size_t m,
+                                   const size_t n_vecs, const float *a, size_t lda, const float *b,
+                                   size_t panel_stride, float *c, size_t ldc)
+{
+#if PLAIN_LOOPS
+    band_tile(see, row, m, n_vecs, a, lda, b, panel_stride, c, ldc);
+#else
+    switch (m) {
+        TILE_CASE(1);
+        TILE_CASE(2);
+        TILE_CASE(3);
+        TILE_CASE(4);
+        TILE_CASE(5);
+        TILE_CASE(6);
+#if ATT_ROWS > 6
+        TILE_CASE(7);
+        TILE_CASE(8);
+        TILE_CASE(9);
+        TILE_CASE(10);
+        TILE_CASE(11);
+        TILE_CASE(12);
+#endif
+    }
+#endif
+}
+
+#undef TILE_CASE
+
+RP_V16_FN void band_panels(const struct view *see, size_t row, size_t m, const size_t n_vecs,
+                           const float *a, size_t lda, const float *b, size_t panel_stride,
+                           float *c, size_t ldc)
+{
+    for (size_t tiles = (m + ATT_ROWS - 1) / ATT_ROWS; tiles > 0; tiles--) {
+        const size_t height = (m + tiles - 1) / tiles;
+        band_tile_of_height(see, row, height, n_vecs, a, lda, b, panel_stride, c, ldc);
+        row += height;
+        a += height * lda;
+        c += height * ldc;
+        m -= height;
+    }
+}
+
+static void band_product(const struct view *see, size_t row, size_t m, size_t n_panels,
+                         const float *a, size_t lda, const float *b, size_t panel_stride, float *c,
+                         size_t ldc)
+{
+    size_t p = 0;
+    for (; p + ATT_VECS <= n_panels; p += ATT_VECS)
+        band_panels(see, row, m, ATT_VECS, a, lda, b + p * panel_stride, panel_stride, c + 16 * p,
+                    ldc);
+#if ATT_VECS > 1
+    for (; p < n_panels; p++)
+        band_panels(see, row, m, 1, a, lda, b + p * panel_stride, panel_stride, c + 16 * p, ldc);
+#endif
+}
+
 /* ---- packing ---------------------------------------------------------------------------- */
 
 /* Up to 16 rows of n columns, transposed into panel[n][16]; missing rows become zeros. */
@@ -210,10 +358,12 @@ static void add_bias(float *s, size_t padded_len, const float *bias)
         v_store(s + j, v_add(v_load(s + j), v_load(bias + j)));
 }
 
-/* The largest of s[0, len).  The lanes from len to padded_len become minus infinities: they leave
- * the maximum alone, and their exponential, zero, leaves the sums alone. */
-static float row_max(float *s, size_t len, size_t padded_len)
+/* The largest of s[first, len).  The other lanes up to padded_len become minus infinities: they
+ * leave the maximum alone, and their exponential, zero, leaves the sums alone. */
+static float row_max(float *s, size_t first, size_t len, size_t padded_len)
 {
+    for (size_t j = 0; j < first; j++)
+        s[j] = -INFINITY;
     for (size_t j = len; j < padded_len; j++)
         s[j] = -INFINITY;
     v16 most = v_load(s);
@@ -248,19 +398,35 @@ static void expand_bias(float *row, size_t n, int64_t first, const float *table,
     memset(row + n, 0, 16 * sizeof *row);
 }
 
+/* The columns of a row's scores that hold a key which it sees: from a multiple of 16 on, since
+ * lane j mod 16 of the sums belongs to key j. */
+struct stretch {
+    size_t at, first, len, padded_len; /* all but `at` counted from there */
+};
+
+static struct stretch stretch_of(const struct view *see, size_t row)
+{
+    const size_t begin = first_seen(see, row) - see->key0, end = end_seen(see, row) - see->key0;
+    const size_t at = begin & ~(size_t)15;
+    return (struct stretch){at, begin - at, end - at, (end - at + 15) & ~(size_t)15};
+}
+
 /* All rows of a block: first the maxima, so that no row waits for the end of its own tree.  bias is
- * that of key 0 for the first row; a row further down, key 0 is one further away. */
-static void softmax(float *scores, const struct rp_attention_layout *at, size_t rows, size_t len,
+ * that of the first column for the first row; a row further down, it is one further away. */
+static void softmax(float *scores, size_t ld, const struct view *see, size_t row, size_t rows,
                     const float *bias, float *sums)
 {
     for (size_t r = 0; r < rows; r++) {
-        float *s = scores + r * at->ld_scores;
+        const struct stretch in = stretch_of(see, row + r);
+        float *s = scores + r * ld + in.at;
         if (bias)
-            add_bias(s, at->padded_len, bias - r);
-        sums[r] = row_max(s, len, at->padded_len);
+            add_bias(s, in.padded_len, bias + in.at - r);
+        sums[r] = row_max(s, in.first, in.len, in.padded_len);
     }
-    for (size_t r = 0; r < rows; r++)
-        sums[r] = row_exp(scores + r * at->ld_scores, at->padded_len, sums[r]);
+    for (size_t r = 0; r < rows; r++) {
+        const struct stretch in = stretch_of(see, row + r);
+        sums[r] = row_exp(scores + r * ld + in.at, in.padded_len, sums[r]);
+    }
 }
 
 /* ---- a task ----------------------------------------------------------------------------- */
@@ -279,47 +445,74 @@ static void divide_rows(float *to, size_t ld, const float *o, size_t ldo, const 
     }
 }
 
-static void run(const struct rp_attention_args *args, size_t row0, size_t len, size_t head,
-                size_t q0, size_t q1, void *scratch)
+/* The exponentials of a block times the values from key see->key0 on, a chain a row. */
+static void add_up(const struct view *see, const struct rp_attention_layout *at, size_t row,
+                   size_t rows, const float *scores, const float *values, size_t value_stride,
+                   float *products)
 {
-    struct rp_attention_layout at;
-    if (q0 >= q1 || !rp_attention_lay_out(len, args->head_dim, args->rel != NULL, &at))
-        return; /* sizes that do not fit were refused when the scratch was sized */
-    float *const base = scratch;
+    const size_t len = see->len;
+    if (see->window < len) {
+        band_product(see, row, rows, at->padded_dim / 16, scores, at->ld_scores, values,
+                     value_stride, products, at->ld_products);
+        return;
+    }
+    for (size_t j = 0; j < len; j += VALUES_CHUNK)
+        product(rows, at->padded_dim / 16, len - j < VALUES_CHUNK ? len - j : VALUES_CHUNK,
+                scores + j, at->ld_scores, values + 16 * j, value_stride, products, at->ld_products,
+                j > 0);
+}
+
+/* Query rows [q0, q1), as few as the layout has room for. */
+static void run_part(const struct rp_attention_args *args, const struct rp_attention_layout *at,
+                     size_t row0, struct view see, size_t head, size_t q0, size_t q1, float *base)
+{
     const size_t d = args->head_dim, ld = args->ld;
     const float *const q = args->qkv + row0 * ld + head * d;
     const float *const k = q + args->n_heads * d, *const v = k + args->n_heads * d;
     float *const out = args->out + head * d;
+    const size_t key0 = first_seen(&see, q0) & ~(size_t)15, n_keys = end_seen(&see, q1 - 1) - key0;
 
     uint64_t *const ns = args->stage_ns;
     uint64_t began = rp_attention_lap(ns, RP_ATTENTION_N_STAGES, 0);
     if (!args->packed) {
-        pack_keys(base + at.keys, k, ld, len, d);
-        pack_values(base + at.values, v, ld, len, d);
+        pack_keys(base + at->keys, k + key0 * ld, ld, n_keys, d);
+        pack_values(base + at->values, v + key0 * ld, ld, n_keys, d);
     }
     if (args->rel)
-        expand_bias(base + at.rel, len + (q1 - q0) - 1, -(int64_t)(q1 - 1),
+        expand_bias(base + at->rel, n_keys + (q1 - q0) - 1, (int64_t)key0 - (int64_t)(q1 - 1),
                     args->rel + head * (2 * args->rel_span + 1), args->rel_span);
     began = rp_attention_lap(ns, RP_ATTENTION_STAGE_PACK, began);
 
     float sums[RP_ATTENTION_MAX_BLOCK];
-    for (size_t i = q0; i < q1; i += at.block) {
-        const size_t rows = q1 - i < at.block ? q1 - i : at.block;
-        scale_queries(base + at.queries, q + i * ld, ld, rows, d, args->scale);
-        product(rows, at.padded_len / 16, d, base + at.queries, d, base + at.keys, 16 * d,
-                base + at.scores, at.ld_scores, 0);
+    for (size_t i = q0; i < q1; i += at->block) {
+        const size_t rows = q1 - i < at->block ? q1 - i : at->block;
+        see.key0 = first_seen(&see, i) & ~(size_t)15;
+        const size_t skipped = see.key0 - key0; /* of the part's keys, a multiple of 16 */
+        scale_queries(base + at->queries, q + i * ld, ld, rows, d, args->scale);
+        product(rows, (end_seen(&see, i + rows - 1) - see.key0 + 15) / 16, d, base + at->queries, d,
+                base + at->keys + skipped * d, 16 * d, base + at->scores, at->ld_scores, 0);
         began = rp_attention_lap(ns, RP_ATTENTION_STAGE_SCORES, began);
-        softmax(base + at.scores, &at, rows, len, args->rel ? base + at.rel + (q1 - 1 - i) : NULL,
-                sums);
+        softmax(base + at->scores, at->ld_scores, &see, i, rows,
+                args->rel ? base + at->rel + (q1 - 1 - i) + skipped : NULL, sums);
         began = rp_attention_lap(ns, RP_ATTENTION_STAGE_SOFTMAX, began);
-        for (size_t j = 0; j < len; j += VALUES_CHUNK)
-            product(rows, at.padded_dim / 16, len - j < VALUES_CHUNK ? len - j : VALUES_CHUNK,
-                    base + at.scores + j, at.ld_scores, base + at.values + 16 * j, 16 * len,
-                    base + at.products, at.ld_products, j > 0);
+        add_up(&see, at, i, rows, base + at->scores, base + at->values + 16 * skipped, 16 * n_keys,
+               base + at->products);
         divide_rows(out + (row0 + i - args->out_row0) * args->ld_out, args->ld_out,
-                    base + at.products, at.ld_products, sums, rows, d);
+                    base + at->products, at->ld_products, sums, rows, d);
         began = rp_attention_lap(ns, RP_ATTENTION_STAGE_VALUES, began);
     }
+}
+
+static void run(const struct rp_attention_args *args, size_t row0, size_t len, size_t head,
+                size_t q0, size_t q1, void *scratch)
+{
+    struct rp_attention_layout at;
+    if (q0 >= q1 ||
+        !rp_attention_lay_out(len, args->window, args->head_dim, args->rel != NULL, &at))
+        return; /* sizes that do not fit were refused when the scratch was sized */
+    const struct view see = {.len = len, .window = at.window};
+    for (size_t i = q0; i < q1; i += at.rows)
+        run_part(args, &at, row0, see, head, i, q1 - i < at.rows ? q1 : i + at.rows, scratch);
 }
 
 const struct rp_attention_kernel ATT_KERNEL = {ATT_NAME, ATT_ISA, run};

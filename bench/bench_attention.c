@@ -1,12 +1,12 @@
 /* Attention on one thread: GFLOP/s, the share of this core's measured FMA peak, and where the time
  * goes.
  *
- *     bench_attention [--isa LEVEL] [HEADS LEN HEAD_DIM]...
+ *     bench_attention [--isa LEVEL] [--window W] [HEADS LEN HEAD_DIM]...
  *
- * Counted are the 4 L^2 d operations of the two products of a head; packing, softmax and division
- * take their time and count nothing.  The peak is measured beside each shape, on the registers
- * of the kernel's own instruction set.  The split of time is taken in a run
- * of its own, which looks at the clock.
+ * Counted are the 4 d operations a pair of the two products of a head, L^2 pairs without a window;
+ * packing, softmax and division take their time and count nothing.  The peak is measured beside
+ * each shape, on the registers of the kernel's own instruction set.  The split of time is taken in
+ * a run of its own, which looks at the clock.
  */
 #include "attention/attention.h"
 #include "pool/memory.h"
@@ -73,11 +73,11 @@ static void *need(void *p)
     return p;
 }
 
-static void bench(const struct rp_attention_kernel *kernel, const struct shape *s)
+static void bench(const struct rp_attention_kernel *kernel, const struct shape *s, size_t window)
 {
     const size_t width = s->heads * s->dim;
     size_t bytes;
-    if (!rp_attention_scratch_bytes(s->len, s->dim, 0, &bytes)) {
+    if (!rp_attention_scratch_bytes(s->len, window, s->dim, 0, &bytes)) {
         fprintf(stderr, "bench_attention: length %zu, head_dim %zu: too large\n", s->len, s->dim);
         exit(2);
     }
@@ -95,7 +95,8 @@ static void bench(const struct rp_attention_kernel *kernel, const struct shape *
                        .ld_out = width,
                        .n_heads = s->heads,
                        .head_dim = s->dim,
-                       .scale = 1.0f / sqrtf((float)s->dim)},
+                       .scale = 1.0f / sqrtf((float)s->dim),
+                       .window = window},
                       kernel,
                       s->len,
                       scratch};
@@ -104,7 +105,8 @@ static void bench(const struct rp_attention_kernel *kernel, const struct shape *
         top = fmax(top, rp_machine_peak_gflops(kernel->isa, 1));
         seconds = fmin(seconds, best_run(&job));
     }
-    const double gflops = 4.0 * (double)s->len * (double)s->len * (double)width / seconds * 1e-9;
+    const double pairs = (double)rp_attention_pairs(s->len, window, 0, s->len);
+    const double gflops = 4.0 * pairs * (double)width / seconds * 1e-9;
 
     uint64_t ns[RP_ATTENTION_N_STAGES] = {0}, all = 0;
     job.args.stage_ns = ns;
@@ -129,7 +131,8 @@ static void bench(const struct rp_attention_kernel *kernel, const struct shape *
 static int usage(const char *why)
 {
     fprintf(stderr,
-            "bench_attention: %s\nusage: bench_attention [--isa LEVEL] [HEADS LEN HEAD_DIM]...\n",
+            "bench_attention: %s\nusage: bench_attention [--isa LEVEL] [--window W] [HEADS LEN "
+            "HEAD_DIM]...\n",
             why);
     return 2;
 }
@@ -140,7 +143,7 @@ int main(int argc, char **argv)
                                          {12, 128, 64}, {12, 512, 64}, {12, 2048, 64}};
     enum { MAX_SHAPES = 64 };
     struct shape asked[MAX_SHAPES];
-    size_t n_asked = 0;
+    size_t n_asked = 0, window = 0;
     uint32_t isa = rp_isa_detected();
     rp_error err;
     int i = 1;
@@ -148,6 +151,10 @@ int main(int argc, char **argv)
         if (rp_isa_parse(argv[2], &isa, &err) != RP_OK)
             return usage(err.message);
         i = 3;
+    }
+    if (i + 1 < argc && !strcmp(argv[i], "--window")) {
+        window = strtoull(argv[i + 1], NULL, 10);
+        i += 2;
     }
     for (; i + 2 < argc && n_asked < MAX_SHAPES; i += 3) {
         struct shape *s = &asked[n_asked++];
@@ -162,6 +169,6 @@ int main(int argc, char **argv)
     const struct rp_attention_kernel *const kernel = rp_attention_select(isa);
     const size_t n = n_asked ? n_asked : sizeof usual / sizeof *usual;
     for (size_t s = 0; s < n; s++)
-        bench(kernel, n_asked ? &asked[s] : &usual[s]);
+        bench(kernel, n_asked ? &asked[s] : &usual[s], window);
     return 0;
 }

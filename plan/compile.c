@@ -1,5 +1,5 @@
 /* Compiling: check every op, lower those that an output needs, arrange the result. */
-#include "plan/plan.h"
+#include "plan/run.h"
 
 #include "plan/text.h"
 #include "pool/error.h"
@@ -300,16 +300,17 @@ void rp_plan_get_sizes(const rp_plan *plan, rp_plan_sizes *out)
                            .plan_bytes = plan->own_bytes};
 }
 
-/* Pairs of a query and a key. */
-static uint64_t count_pairs(const rp_batch *batch, enum rp_read read)
+/* Pairs of a query and a key that it sees. */
+static uint64_t pairs_of_step(const rp_batch *batch, const struct rp_step *step)
 {
+    const size_t window = step->p.attention.window;
     uint64_t pairs = 0;
     for (size_t s = 0; s < batch->n_seqs; s++) {
-        const uint64_t len = (uint64_t)(batch->cu[s + 1] - batch->cu[s]);
-        uint64_t queries = read == RP_READ_ALL ? len : 1;
-        if (read == RP_READ_MARKED)
-            queries = batch->mcu ? (uint64_t)(batch->mcu[s + 1] - batch->mcu[s]) : 0;
-        pairs += queries * len;
+        const size_t len = (size_t)(batch->cu[s + 1] - batch->cu[s]);
+        if (step->read == RP_READ_ALL)
+            pairs += rp_attention_pairs(len, window, 0, len);
+        else
+            pairs += rp_step_read_pairs(step, batch, s);
     }
     return pairs;
 }
@@ -323,7 +324,7 @@ uint64_t rp_plan_flops(const rp_plan *plan, const rp_batch *batch)
     for (size_t s = 0; s < plan->n_steps; s++) {
         const struct rp_step *step = &plan->steps[s];
         if (step->op == RP_OP_ATTENTION)
-            sum += step->flops_per_row * count_pairs(batch, step->read);
+            sum += step->flops_per_row * pairs_of_step(batch, step);
         else if (rp_op_multiplies(step->op))
             sum += step->flops_per_row * rp_bucket_rows(&live, step->rows);
     }
@@ -380,6 +381,8 @@ static void text_options(struct rp_text *t, const struct rp_step *step)
         rp_text_add(t, " +residual");
     if (step->op == RP_OP_GLU)
         rp_text_add(t, " act=%s", rp_activation_name(step->p.activation));
+    if (step->op == RP_OP_ATTENTION && step->p.attention.window)
+        rp_text_add(t, " window=%zu", step->p.attention.window);
     if (step->op == RP_OP_ROPE && step->p.rope.theta == 0)
         rp_text_add(t, " inv_freq[%zu]", step->p.rope.turn.n_rotated / 2);
     if (step->op == RP_OP_ROPE && step->p.rope.theta != 0) {

@@ -318,6 +318,8 @@ static void text_node(struct rp_text *t, const rp_weights *weights, const struct
         rp_text_add(t, " heads=%dx%d scale=", node->p.attention.n_heads,
                     node->p.attention.head_dim);
         rp_text_float(t, node->p.attention.scale);
+        if (node->p.attention.window)
+            rp_text_add(t, " window=%d", node->p.attention.window);
         break;
     case RP_OP_ROPE: text_rope(t, &node->p.rope.options); break;
     default: break;

@@ -155,6 +155,9 @@ static rp_status check_attention(struct rp_lowering *l, size_t i, rp_error *err)
                          (unsigned long long)(3 * width), p->n_heads, p->head_dim);
     if (isnan(p->scale) || isinf(p->scale) || p->scale < 0)
         return FAIL_NODE(err, RP_ERR_INVALID, l, i, "scale must be finite and not negative");
+    if (p->window < 0)
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i, "window is %d, expected 0 (none) or more",
+                         p->window);
     if (p->rel_bias != -1) {
         const struct rp_weight_entry *e = rp_weights_entry(l->weights, p->rel_bias);
         if (!e || e->cols != (size_t)p->n_heads)
@@ -540,6 +543,7 @@ static rp_status lower_attention(struct rp_lowering *l, size_t i, rp_error *err)
     step->p.attention.n_heads = (size_t)p->n_heads;
     step->p.attention.head_dim = (size_t)p->head_dim;
     step->p.attention.scale = p->scale > 0 ? p->scale : (float)(1.0 / sqrt((double)p->head_dim));
+    step->p.attention.window = (size_t)p->window;
     step->flops_per_row = 4 * (uint64_t)step->width;
     if (p->rel_bias != -1)
         RP_TRY(expand_rel_bias(l, i, step, err));

@@ -100,6 +100,7 @@ struct rp_step {
             float scale;
             float *rel; /* owned by the plan; NULL for none */
             size_t rel_span;
+            size_t window; /* 0: none */
         } attention;
         struct {
             struct rp_ops_rope turn; /* its table belongs to the plan */

@@ -115,22 +115,33 @@ static void contract_scores(const struct rp_attention_args *a, size_t row0, size
     }
 }
 
+/* The keys that row i sees. */
+static size_t first_of(const struct rp_attention_args *a, size_t i)
+{
+    return a->window && i > a->window ? i - a->window : 0;
+}
+
+static size_t end_of(const struct rp_attention_args *a, size_t len, size_t i)
+{
+    return a->window && len - 1 - i > a->window ? i + a->window + 1 : len;
+}
+
 /* Row i of the output; s has room for len. */
 static void contract_row(const struct rp_attention_args *a, size_t row0, size_t len, size_t head,
                          size_t i, float *s, float *out)
 {
-    const size_t d = a->head_dim;
+    const size_t d = a->head_dim, first = first_of(a, i), end = end_of(a, len, i);
     contract_scores(a, row0, len, head, i, s);
     float most = -INFINITY, part[16] = {0};
-    for (size_t j = 0; j < len; j++)
+    for (size_t j = first; j < end; j++)
         most = s[j] > most ? s[j] : most;
-    for (size_t j = 0; j < len; j++)
+    for (size_t j = first; j < end; j++)
         s[j] -= most;
-    for (size_t j = 0; j < len; j += 16) {
-        const size_t n = len - j < 16 ? len - j : 16;
+    for (size_t j = first; j < end; j += 16) {
+        const size_t n = end - j < 16 ? end - j : 16;
         v_store_n(s + j, v_exp_neg(v_load_n(s + j, n)), n);
     }
-    for (size_t j = 0; j < len; j++)
+    for (size_t j = first; j < end; j++)
         part[j % 16] += s[j];
     for (int half = 8; half; half /= 2) {
         for (int l = 0; l < half; l++)
@@ -138,7 +149,7 @@ static void contract_row(const struct rp_attention_args *a, size_t row0, size_t 
     }
     for (size_t c = 0; c < d; c++) {
         float o = 0.0f;
-        for (size_t j = 0; j < len; j++)
+        for (size_t j = first; j < end; j++)
             o = fmaf(s[j], a->qkv[(row0 + j) * a->ld + (2 * a->n_heads + head) * d + c], o);
         out[c] = o / part[0];
     }
@@ -153,7 +164,8 @@ struct batch {
 };
 
 /* One sequence of len rows between a row of NaN before it and, sometimes, one behind it. */
-static struct batch batch_make(size_t len, size_t heads, size_t dim, bool rel, uint32_t *state)
+static struct batch batch_make_window(size_t len, size_t heads, size_t dim, bool rel, size_t window,
+                                      uint32_t *state)
 {
     struct batch b = {.row0 = 1, .len = len};
     const bool flush = next(state) % 2;
@@ -164,6 +176,7 @@ static struct batch batch_make(size_t len, size_t heads, size_t dim, bool rel, u
                                         .n_heads = heads,
                                         .head_dim = dim,
                                         .scale = 1.0f / sqrtf((float)dim),
+                                        .window = window,
                                         .rel_span = span};
     b.qkv = guarded_floats((b.rows - 1) * b.args.ld + 3 * width, flush);
     for (size_t i = 0; i < len; i++) {
@@ -176,7 +189,7 @@ static struct batch batch_make(size_t len, size_t heads, size_t dim, bool rel, u
     for (size_t i = 0; i < heads * (2 * span + 1); i++)
         b.rel.data[i] = 3.0f * uniform(state);
     size_t bytes;
-    assert_true(rp_attention_scratch_bytes(len, dim, rel, &bytes));
+    assert_true(rp_attention_scratch_bytes(len, window, dim, rel, &bytes));
     assert_int_equal(bytes % 64, 0);
     b.scratch_floats = bytes / sizeof(float);
     b.scratch = guarded_floats(b.scratch_floats, true);
@@ -184,6 +197,11 @@ static struct batch batch_make(size_t len, size_t heads, size_t dim, bool rel, u
     b.args.out = b.out.data;
     b.args.rel = rel ? b.rel.data : NULL;
     return b;
+}
+
+static struct batch batch_make(size_t len, size_t heads, size_t dim, bool rel, uint32_t *state)
+{
+    return batch_make_window(len, heads, dim, rel, 0, state);
 }
 
 static void batch_free(struct batch *b)
@@ -236,10 +254,10 @@ static void check_bits(const struct batch *b, const float *want, const char *wha
 {
     for (size_t i = 0; i < b->out_floats; i++) {
         if (bits_of(b->out.data[i]) != bits_of(want[i]))
-            fail_msg("%s: len %zu, %zu heads x %zu%s: row %zu column %zu is %a, not %a", what,
-                     b->len, b->args.n_heads, b->args.head_dim, b->args.rel ? ", bias" : "",
-                     i / b->args.ld_out, i % b->args.ld_out, (double)b->out.data[i],
-                     (double)want[i]);
+            fail_msg("%s: len %zu, %zu heads x %zu, window %zu%s: row %zu column %zu is %a, not %a",
+                     what, b->len, b->args.n_heads, b->args.head_dim, b->args.window,
+                     b->args.rel ? ", bias" : "", i / b->args.ld_out, i % b->args.ld_out,
+                     (double)b->out.data[i], (double)want[i]);
     }
 }
 
@@ -277,11 +295,12 @@ static void batch_run_split(struct batch *b, const struct rp_attention_kernel *k
 }
 
 /* The fastest kernel does it whole and split, those in plain C one of the two. */
-static void check_shape(size_t len, size_t heads, size_t dim, bool rel, uint32_t *state)
+static void check_window(size_t len, size_t heads, size_t dim, bool rel, size_t window,
+                         uint32_t *state)
 {
     const struct rp_attention_kernel *kernels[MAX_KERNELS];
     const size_t n = usable(kernels);
-    struct batch b = batch_make(len, heads, dim, rel, state);
+    struct batch b = batch_make_window(len, heads, dim, rel, window, state);
     float *want = batch_expected(&b);
     for (size_t k = 0; k < n; k++) {
         const bool split = next(state) % 2, both = kernels[k]->isa != RP_ISA_SCALAR;
@@ -296,6 +315,11 @@ static void check_shape(size_t len, size_t heads, size_t dim, bool rel, uint32_t
     }
     free(want);
     batch_free(&b);
+}
+
+static void check_shape(size_t len, size_t heads, size_t dim, bool rel, uint32_t *state)
+{
+    check_window(len, heads, dim, rel, 0, state);
 }
 
 static void test_every_kernel_follows_the_contract(void **unused)
@@ -380,18 +404,20 @@ static void test_golden_digests(void **unused)
         size_t len, heads, dim;
         bool rel;
         uint64_t digest;
+        size_t window;
     } golden[] = {
-        {1, 1, 1, false, 0x5b198124e910d5e5},    {7, 2, 3, true, 0x2a9840c678a7689d},
-        {128, 2, 32, false, 0x6894d47771265dac}, {150, 3, 64, true, 0x2c31d7c172f592cb},
-        {200, 1, 100, true, 0xdf1772c85fe239f6},
+        {1, 1, 1, false, 0x5b198124e910d5e5, 0},     {7, 2, 3, true, 0x2a9840c678a7689d, 0},
+        {128, 2, 32, false, 0x6894d47771265dac, 0},  {150, 3, 64, true, 0x2c31d7c172f592cb, 0},
+        {200, 1, 100, true, 0xdf1772c85fe239f6, 0},  {150, 3, 64, true, 0xd1be255121cae7d6, 5},
+        {400, 1, 64, false, 0x7a74445d44f2af8b, 64},
     };
     const struct rp_attention_kernel *kernels[MAX_KERNELS];
     const size_t n = usable(kernels);
     size_t wrong = 0;
     for (size_t g = 0; g < COUNT(golden); g++) {
         uint32_t state = 4711;
-        struct batch b =
-            batch_make(golden[g].len, golden[g].heads, golden[g].dim, golden[g].rel, &state);
+        struct batch b = batch_make_window(golden[g].len, golden[g].heads, golden[g].dim,
+                                           golden[g].rel, golden[g].window, &state);
         for (size_t k = 0; k < n; k++) {
             batch_run_heads(&b, kernels[k]);
             const uint64_t digest = XXH3_64bits(b.out.data, b.out_floats * sizeof *b.out.data);
@@ -555,6 +581,174 @@ static void test_bias_of_other_distances_does_not_leak(void **unused)
     batch_free(&b);
 }
 
+/* ---- windows ---------------------------------------------------------------------------- */
+
+/* Windows narrower than a tile is high, wider than the sequence, and around the lanes; sequences
+ * around the window, the parts and the blocks. */
+static void test_windows_follow_the_contract(void **unused)
+{
+    (void)unused;
+    static const size_t windows[] = {1, 2, 3, 5, 8, 15, 16, 17, 64};
+    static const size_t window_lens[] = {1,   2,   3,   4,   6,   15,  16,  17,  18,
+                                         33,  63,  64,  65,  66,  67,  129, 130, 191,
+                                         192, 193, 200, 224, 256, 257, 288, 385, 400};
+    uint32_t state = 31;
+    for (size_t l = 0; l < COUNT(window_lens); l++) {
+        for (size_t w = 0; w < COUNT(windows); w++) {
+            const size_t dim = dims[(l + w) % COUNT(dims)], len = window_lens[l];
+            if (len <= 67 || w % 3 == l % 3)
+                check_window(len, 1 + w % 2, len > 67 && dim > 64 ? 24 : dim, (l + w) % 2,
+                             windows[w], &state);
+        }
+    }
+    check_window(700, 1, 20, true, 200, &state);
+    check_window(640, 1, 33, false, 300, &state);
+}
+
+/* The window that reaches every key, or more, is none. */
+static void test_a_window_over_everything_is_none(void **unused)
+{
+    (void)unused;
+    static const size_t some[] = {1, 2, 17, 70, 300};
+    for (size_t l = 0; l < COUNT(some); l++) {
+        const size_t len = some[l], wide[] = {len - 1, len, len + 1, 2 * len + 40, SIZE_MAX};
+        uint32_t state = 12;
+        struct batch full = batch_make(len, 2, 24, l % 2, &state);
+        float *want = batch_expected(&full);
+        for (size_t w = len == 1; w < COUNT(wide); w++) {
+            const struct rp_attention_kernel *kernels[MAX_KERNELS];
+            const size_t n = usable(kernels);
+            state = 12;
+            struct batch b = batch_make_window(len, 2, 24, l % 2, wide[w], &state);
+            for (size_t k = 0; k < n; k++) {
+                batch_run_heads(&b, kernels[k]);
+                check_bits(&b, want, kernels[k]->name);
+            }
+            batch_free(&b);
+        }
+        free(want);
+        batch_free(&full);
+    }
+}
+
+/* Spoils the key, the value or both of some rows: who sees one of them is NaN throughout or, for a
+ * value, in that column; who does not has the bits that it had, however query rows are cut. */
+static void check_unseen(size_t len, size_t window, bool rel, uint32_t *state)
+{
+    enum { DIM = 20, COLUMN = 17 };
+    const struct rp_attention_kernel *kernels[MAX_KERNELS];
+    const size_t n = usable(kernels);
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (int what = 0; what < 6; what++) {
+        struct batch b = batch_make_window(len, 1, DIM, rel, window, state);
+        float *want = batch_expected(&b);
+        const size_t spoilt[2] = {next(state) % len, next(state) % len};
+        for (size_t k = 0; k < 2; k++) {
+            float *row = b.qkv.data + (b.row0 + spoilt[k]) * b.args.ld;
+            for (size_t c = 0; c < DIM && what < 3; c++)
+                row[DIM + c] = what == 0 ? NAN : bad[what];
+            row[2 * DIM + COLUMN] = bad[what % 3];
+        }
+        for (size_t k = 0; k < n; k++) {
+            if (k % 2)
+                batch_run_heads(&b, kernels[k]);
+            else
+                batch_run_split(&b, kernels[k], state);
+            for (size_t i = 0; i < len; i++) {
+                const float *got = b.out.data + (b.row0 + i) * b.args.ld_out;
+                bool sees = false;
+                for (size_t s = 0; s < 2; s++)
+                    sees |=
+                        spoilt[s] >= first_of(&b.args, i) && spoilt[s] < end_of(&b.args, len, i);
+                for (size_t c = 0; c < DIM && !sees; c++)
+                    if (bits_of(got[c]) != bits_of(want[(b.row0 + i) * b.args.ld_out + c]))
+                        fail_msg("%s: len %zu, window %zu, spoilt rows %zu and %zu show in row %zu",
+                                 kernels[k]->name, len, window, spoilt[0], spoilt[1], i);
+                if (sees)
+                    assert_false(isfinite(got[COLUMN]));
+            }
+        }
+        free(want);
+        batch_free(&b);
+    }
+}
+
+static void test_what_a_row_does_not_see_does_not_come_in(void **unused)
+{
+    (void)unused;
+    static const size_t shapes[][2] = {{6, 1},  {9, 2},   {40, 3},   {40, 7},   {70, 16},
+                                       {90, 5}, {200, 1}, {250, 17}, {400, 64}, {500, 33}};
+    uint32_t state = 2024;
+    for (size_t s = 0; s < COUNT(shapes); s++)
+        for (int rel = 0; rel < 2; rel++)
+            check_unseen(shapes[s][0], shapes[s][1], rel, &state);
+}
+
+/* Field case A2: equal scores, values that name their position, half a window of 2. */
+static void test_the_band_is_inclusive_on_both_sides(void **unused)
+{
+    (void)unused;
+    const struct rp_attention_kernel *kernels[MAX_KERNELS];
+    const size_t n = usable(kernels);
+    static const int from[] = {0, 0, 0, 1, 2, 3}, to[] = {2, 3, 4, 5, 5, 5};
+    uint32_t state = 1;
+    struct batch b = batch_make_window(6, 1, 6, false, 2, &state);
+    for (size_t i = 0; i < 6; i++) {
+        float *row = b.qkv.data + (b.row0 + i) * b.args.ld;
+        for (size_t c = 0; c < 6; c++) {
+            row[c] = row[6 + c] = 1;
+            row[12 + c] = c == i;
+        }
+    }
+    for (size_t k = 0; k < n; k++) {
+        batch_run_heads(&b, kernels[k]);
+        for (int i = 0; i < 6; i++) {
+            for (int j = 0; j < 6; j++) {
+                const float weight = b.out.data[(b.row0 + (size_t)i) * b.args.ld_out + (size_t)j];
+                const bool seen = j >= from[i] && j <= to[i];
+                assert_true(weight == (seen ? 1.0f / (float)(to[i] - from[i] + 1) : 0));
+            }
+        }
+    }
+    batch_free(&b);
+}
+
+/* Scratch that knows the window and not the length, and the count of what is seen. */
+static void test_sizes_of_windows(void **unused)
+{
+    (void)unused;
+    size_t bytes, most, full;
+    for (size_t window = 1; window < 200; window += 9) {
+        assert_true(rp_attention_scratch_bytes((size_t)1 << 40, window, 64, true, &most));
+        assert_true(rp_attention_scratch_bytes(8192, 0, 64, true, &full));
+        assert_true(most < full / 4);
+        size_t before = 0;
+        for (size_t len = 0; len < 1000; len++) {
+            assert_true(rp_attention_scratch_bytes(len, window, 64, true, &bytes));
+            assert_true(bytes >= before && bytes <= most);
+            before = bytes;
+        }
+        assert_int_equal(bytes, most);
+    }
+    assert_true(rp_attention_scratch_bytes(100, SIZE_MAX, 64, false, &bytes));
+    assert_true(rp_attention_scratch_bytes(100, 0, 64, false, &full));
+    assert_int_equal(bytes, full);
+    for (size_t len = 1; len < 30; len++) {
+        for (size_t window = 0; window < 34; window++) {
+            const struct rp_attention_args a = {.window = window};
+            uint64_t pairs = 0;
+            for (size_t q = 0; q < len; q++) {
+                pairs += end_of(&a, len, q) - first_of(&a, q);
+                assert_int_equal(rp_attention_pairs(len, window, 0, q + 1), pairs);
+                assert_int_equal(rp_attention_pairs(len, window, q, q + 1),
+                                 end_of(&a, len, q) - first_of(&a, q));
+            }
+        }
+    }
+    assert_int_equal(rp_attention_pairs(0, 0, 0, 0), 0);
+    assert_int_equal(rp_attention_pairs(0, 4, 0, 0), 0);
+}
+
 /* ---- long sequences on a small stack (field case A4) ------------------------------------ */
 
 struct long_job {
@@ -617,14 +811,14 @@ static void test_scratch_sizes(void **unused)
     (void)unused;
     size_t bytes = 0, before = 0;
     for (size_t len = 0; len < 3000; len++) {
-        assert_true(rp_attention_scratch_bytes(len, 33, len % 2, &bytes));
+        assert_true(rp_attention_scratch_bytes(len, 0, 33, len % 2, &bytes));
         assert_int_equal(bytes % 64, 0);
-        assert_true(rp_attention_scratch_bytes(len, 33, true, &bytes));
+        assert_true(rp_attention_scratch_bytes(len, 0, 33, true, &bytes));
         assert_true(bytes >= before); /* what serves a length serves all shorter ones */
         before = bytes;
     }
     /* Past 31 and 32 bits the sizes still are what they are: K and V alone take this. */
-    assert_true(rp_attention_scratch_bytes((size_t)1 << 27, 64, false, &bytes));
+    assert_true(rp_attention_scratch_bytes((size_t)1 << 27, 0, 64, false, &bytes));
     assert_true(bytes > ((uint64_t)2 << 27) * 64 * 4);
     assert_true(bytes < ((uint64_t)3 << 27) * 64 * 4);
     static const size_t absurd[][2] = {{SIZE_MAX, 1},         {SIZE_MAX - 15, 64},
@@ -634,7 +828,7 @@ static void test_scratch_sizes(void **unused)
                                        {SIZE_MAX / 2 + 1, 2}, {16, SIZE_MAX / 96}};
     for (size_t i = 0; i < COUNT(absurd); i++) {
         bytes = 4242;
-        assert_false(rp_attention_scratch_bytes(absurd[i][0], absurd[i][1], true, &bytes));
+        assert_false(rp_attention_scratch_bytes(absurd[i][0], 0, absurd[i][1], true, &bytes));
         assert_int_equal(bytes, 4242);
     }
 }
@@ -743,6 +937,11 @@ int main(void)
         cmocka_unit_test(test_what_is_not_finite_shows),
         cmocka_unit_test(test_minus_infinity_weighs_nothing),
         cmocka_unit_test(test_bias_of_other_distances_does_not_leak),
+        cmocka_unit_test(test_windows_follow_the_contract),
+        cmocka_unit_test(test_a_window_over_everything_is_none),
+        cmocka_unit_test(test_what_a_row_does_not_see_does_not_come_in),
+        cmocka_unit_test(test_the_band_is_inclusive_on_both_sides),
+        cmocka_unit_test(test_sizes_of_windows),
         cmocka_unit_test(test_8192_and_8193_rows),
         cmocka_unit_test(test_scratch_sizes),
         cmocka_unit_test(test_query_rows),

@@ -174,6 +174,60 @@ static void attention_rows(void **state)
     refuses(f, RP_ERR_SHAPE, "op 2 (a): its input has a row per seqs, expected tokens");
 }
 
+static void attention_window(void **state)
+{
+    struct fixture *f = *state;
+    const rp_attention a = {.n_heads = 2, .head_dim = 4, .rel_bias = -1, .window = -1};
+    rp_graph_attention(f->graph, "a", tokens(f, 24), &a);
+    refuses(f, RP_ERR_INVALID, "op 1 (a): window is -1, expected 0 (none) or more");
+}
+
+static rp_plan *plan_with_window(int32_t window, size_t tokens_of_bucket)
+{
+    struct fixture *f;
+    void *state;
+    rp_plan *plan;
+    assert_int_equal(make(&state), 0);
+    f = state;
+    const rp_attention a = {.n_heads = 2, .head_dim = 4, .rel_bias = -1, .window = window};
+    rp_graph_output(f->graph, "y", rp_graph_attention(f->graph, "a", tokens(f, 24), &a),
+                    RP_ROWS_TOKENS, 8);
+    const rp_bucket bucket = {tokens_of_bucket, 4, 0};
+    assert_int_equal(rp_plan_compile(f->graph, f->weights, &bucket, NULL, &plan, NULL), RP_OK);
+    unmake(&state);
+    return plan;
+}
+
+/* What a window costs: operations of the keys that are seen, scratch that does not know the
+ * length. */
+static void a_window_is_counted(void **state)
+{
+    (void)state;
+    static const int32_t ids[20] = {0}, cu[] = {0, 6, 6, 7, 20};
+    rp_batch b;
+    rp_batch_init(&b);
+    b.n_seqs = 4;
+    b.ids = ids;
+    b.cu = cu;
+    rp_plan *full = plan_with_window(0, 20), *narrow = plan_with_window(2, 20);
+    rp_plan *longer = plan_with_window(2, 4000), *longest = plan_with_window(2, 8000);
+    assert_int_equal(rp_plan_flops(full, &b), 4 * 8 * (36 + 0 + 1 + 169));
+    assert_int_equal(rp_plan_flops(narrow, &b), 4 * 8 * (24 + 0 + 1 + 59));
+    rp_plan_sizes a, c;
+    rp_plan_get_sizes(longer, &a);
+    rp_plan_get_sizes(longest, &c);
+    assert_int_equal(a.scratch_bytes_per_thread, c.scratch_bytes_per_thread);
+    char text[1024];
+    rp_plan_text(narrow, text, sizeof text);
+    assert_non_null(strstr(text, " window=2 "));
+    rp_plan_text(full, text, sizeof text);
+    assert_null(strstr(text, "window"));
+    rp_plan_destroy(full);
+    rp_plan_destroy(narrow);
+    rp_plan_destroy(longer);
+    rp_plan_destroy(longest);
+}
+
 static void relative_bias_shape(void **state)
 {
     struct fixture *f = *state;
@@ -601,6 +655,8 @@ static void text_of_ropes_and_gates(void **state)
     rp_value x = rp_graph_rope(f->graph, "turn", tokens(f, 8), &turn);
     x = rp_graph_rope(f->graph, "again", x, &second);
     x = rp_graph_glu(f->graph, "gate", x, RP_ACT_SILU);
+    const rp_attention a = {.n_heads = 1, .head_dim = 1, .rel_bias = -1, .window = 64, .scale = 1};
+    rp_graph_attention(f->graph, "near", tokens(f, 3), &a);
     rp_graph_output(f->graph, "y", x, RP_ROWS_TOKENS, 4);
     char text[2048];
     rp_graph_text(f->graph, f->weights, text, sizeof text);
@@ -609,6 +665,8 @@ static void text_of_ropes_and_gates(void **state)
                               "%2 = rope \"again\" %1 heads=1x6 rotated=4 interleaved "
                               "inv_freq[2]=1..0.25 scale=0.5\n"
                               "%3 = glu \"gate\" %2 act=silu\n"
+                              "%4 = embed \"embed\" ids=word[10,3]\n"
+                              "%5 = attention \"near\" %4 heads=1x1 scale=1 window=64\n"
                               "output \"y\" %3 tokens x 4\n");
     const rp_bucket bucket = {32, 4, 0};
     rp_plan_options options;
@@ -678,6 +736,8 @@ int main(void)
         TEST(attention_width),
         TEST(attention_heads),
         TEST(attention_rows),
+        TEST(attention_window),
+        TEST(a_window_is_counted),
         TEST(relative_bias_shape),
         TEST(rope_heads),
         TEST(rope_width),

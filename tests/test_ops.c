@@ -750,6 +750,14 @@ static void cosines_and_sines_are_accurate(void **state)
             }
         }
     }
+    /* A frequency at the limit: an angle of 2^31 rounded to a double is off by 2^-22. */
+    const double fast = 0x1p20 - 0.3;
+    rp_rope_fill(&pair, 0, fast, 1, 2048, table);
+    for (size_t p = 0; p < 2048; p++) {
+        const long double a = (long double)p * fast;
+        worst = fmax(worst, (double)fabsl(table[2 * p] - cosl(a)));
+        worst = fmax(worst, (double)fabsl(table[2 * p + 1] - sinl(a)));
+    }
     print_message("worst error of a cosine or sine: 2^%.4f\n", log2(worst));
     assert_true(worst <= 0x1p-25 + 0x1p-28);
     assert_true(fabs(rp_rope_inv_freq(160000, 1, 4) / 0.0025 - 1) < 0x1p-50);

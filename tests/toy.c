@@ -129,7 +129,8 @@ static rp_value layer(struct toy *t, const struct toy_options *o, rp_value x, si
     const rp_attention attention = {.n_heads = (int32_t)o->heads,
                                     .head_dim = (int32_t)o->head_dim,
                                     .rel_bias = rel,
-                                    .rel_max_distance = 128};
+                                    .rel_max_distance = 128,
+                                    .window = l % 3 ? (int32_t)o->window : 0};
     rp_value y = post ? x : norm(t, join(name, l, "attn.norm"), x, h, false);
     y = linear(t, join(name, l, "attn.qkv"), y, 3 * h, h, RP_ACT_NONE, -1, post);
     if (o->gated)

@@ -11,6 +11,7 @@ struct toy_options {
     rp_activation activation;
     bool pre_norm;      /* a chain of its own kind: norm before each half, no bias */
     size_t rel_buckets; /* MPNet's bias; 0: none */
+    size_t window;      /* of layers 1, 2, 4, 5, ...; 0: none */
     bool gated;         /* ModernBERT: q and k turned, with two bases by turns; a gated ffn */
 };
 

@@ -135,7 +135,7 @@ RP_API rp_value rp_graph_layer_norm(rp_graph *graph, const char *name, rp_value 
 RP_API rp_value rp_graph_gemm(rp_graph *graph, const char *name, rp_value a, rp_weight w,
                               rp_weight b, rp_activation activation, rp_value residual);
 
-/* Attention within each sequence, every row seeing every row. */
+/* Attention within each sequence, every row seeing every row, or those around it. */
 typedef struct rp_attention {
     int32_t n_heads;
     int32_t head_dim;
@@ -144,6 +144,9 @@ typedef struct rp_attention {
      * position - query position; -1 = none. */
     rp_weight rel_bias;
     int32_t rel_max_distance; /* with rel_bias: the distance of the last bucket (128) */
+    /* Keys at most this far to either side of a row; 0: all of them.  Time is then linear in the
+     * length. */
+    int32_t window;
 } rp_attention;
 
 /* tokens x n_heads*head_dim.  qkv is tokens x 3*n_heads*head_dim: all heads of q, then k, then v.

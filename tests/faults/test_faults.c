@@ -26,7 +26,9 @@
 static bool every_n;
 
 struct life {
-    const char *folder;
+    const char *folder; /* NULL: a graph built here */
+    rp_graph *graph;
+    rp_weights *weights;
     rp_pool *pool;
     rp_model *model;
     rp_session *session;
@@ -58,8 +60,51 @@ static rp_status run_session(struct life *l, rp_error *err)
     return s == RP_OK ? rp_session_reserve(l->session, 40, 20, 0, err) : s;
 }
 
+/* What no folder's model has: rotary positions of both kinds, a gate and a window. */
+static rp_status build_graph(struct life *l, rp_error *err)
+{
+    static const float numbers[50 * 24] = {0.5f, -0.25f, 1};
+    static const double given[] = {1, 0.25};
+    const rp_weight_part part = {.rows = 50, .data = numbers};
+    const rp_rope first = {.n_heads = 4, .head_dim = 4, .theta = 10000};
+    const rp_rope second = {.n_heads = 2, .head_dim = 4, .inv_freq = given};
+    const rp_attention near = {.n_heads = 2, .head_dim = 4, .rel_bias = -1, .window = 1};
+    rp_embed_table word = {.index = RP_INDEX_IDS};
+    rp_status s = rp_graph_create(&l->graph, err);
+    if (s == RP_OK)
+        s = rp_weights_create(&l->weights, err);
+    if (s == RP_OK)
+        s = rp_weights_add(l->weights, "word", 24, 1, &part, &word.table, err);
+    if (s != RP_OK)
+        return s;
+    rp_value x = rp_graph_embed(l->graph, "embed", 1, &word);
+    x = rp_graph_rope(l->graph, "first", x, &first);
+    x = rp_graph_rope(l->graph, "second", x, &second);
+    x = rp_graph_attention(l->graph, "near", x, &near);
+    x = rp_graph_glu(l->graph, "gate", x, RP_ACT_GELU);
+    rp_graph_output(l->graph, "y", x, RP_ROWS_TOKENS, 4);
+    return RP_OK;
+}
+
+static rp_status live_with_graph(struct life *l, rp_error *err)
+{
+    const rp_bucket bucket = {.tokens = 8, .seqs = 1};
+    rp_session_options so;
+    rp_session_options_init(&so);
+    rp_status s = build_graph(l, err);
+    if (s == RP_OK)
+        s = rp_session_create(l->graph, l->weights, &so, &l->session, err);
+    if (s == RP_OK)
+        s = run_session(l, err);
+    if (s == RP_OK)
+        s = rp_plan_compile(l->graph, l->weights, &bucket, NULL, &l->plan, err);
+    return s;
+}
+
 static rp_status live_once(struct life *l, rp_error *err)
 {
+    if (!l->folder)
+        return live_with_graph(l, err);
     const rp_bucket bucket = {.tokens = 8, .seqs = 1};
     rp_pool_options po;
     rp_model_options mo;
@@ -89,6 +134,8 @@ static void end(struct life *l)
     rp_plan_destroy(l->plan);
     rp_session_destroy(l->session);
     rp_model_destroy(l->model);
+    rp_graph_destroy(l->graph);
+    rp_weights_destroy(l->weights);
     rp_pool_destroy(l->pool);
 }
 
@@ -128,6 +175,7 @@ static long live_with_failures(const char *folder, enum faults_kind kind, long s
         refused += s != RP_OK;
         unharmed += s == RP_OK;
     }
+    folder = folder ? folder : "a graph";
     print_message("%s: %ld failures refused, %ld without effect\n", folder, refused, unharmed);
     return refused + unharmed;
 }
@@ -156,9 +204,23 @@ static void each_call_fails(void **state)
     }
 }
 
+static void each_call_fails_around_a_graph(void **state)
+{
+    (void)state;
+    struct life l = {0};
+    rp_error err;
+    if (!faults_available())
+        skip();
+    if (live_once(&l, &err) != RP_OK)
+        fail_msg("%s", err.message);
+    end(&l);
+    assert_true(live_with_failures(NULL, FAULTS_ALLOC, 1, l.whole) > 50);
+}
+
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(each_call_fails)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(each_call_fails),
+                                       cmocka_unit_test(each_call_fails_around_a_graph)};
     every_n = argc > 1 && strcmp(argv[1], "--all") == 0;
     return cmocka_run_group_tests_name("faults", tests, NULL, NULL);
 }

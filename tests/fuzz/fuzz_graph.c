@@ -210,7 +210,7 @@ static rp_value op_gemm(struct build *b, const char *name, struct shape *s)
 }
 
 /* Tries to find a value that splits into three times some heads; a GEMM makes one otherwise. */
-static rp_value op_attention(struct build *b, const char *name, struct shape *s)
+static rp_value op_attention(struct build *b, const char *name, bool windowed, struct shape *s)
 {
     /* The largest that is allowed has a table of 8 MiB a head: too slow for here. */
     static const int32_t distances[] = {-1, 0, 1, 9, 4000, INT32_MAX};
@@ -231,6 +231,8 @@ static rp_value op_attention(struct build *b, const char *name, struct shape *s)
         options.n_heads = (int32_t)next(in, 256) << 23;
     if (rarely(in, 32))
         options.head_dim = (int32_t)next(in, 256) << 23;
+    if (windowed)
+        options.window = rarely(in, 16) ? (int32_t)(next(in, 256) << 24) : 1 + (int32_t)next(in, 6);
     *s = (struct shape){RP_ROWS_TOKENS, third};
     return rp_graph_attention(b->graph, name, x, &options);
 }
@@ -321,7 +323,7 @@ static void add_op(struct build *b)
     /* The last sixteen of a byte's values are the ops that came later: the corpus keeps its
      * meaning. */
     const unsigned byte = b->n_values == 0 && !rarely(&b->bytes, 32) ? 6 : next(&b->bytes, 256);
-    const unsigned op = byte < 240 ? byte % 12 : 12 + byte % 2;
+    const unsigned op = byte < 240 ? byte % 12 : 12 + byte % 3;
     rp_value v;
     if (op <= 5)
         v = op_simple(b, name, op, &s);
@@ -329,8 +331,8 @@ static void add_op(struct build *b)
         v = op_embed(b, name, &s);
     else if (op == 7)
         v = op_concat(b, name, &s);
-    else if (op <= 9)
-        v = op_attention(b, name, &s);
+    else if (op <= 9 || op == 14)
+        v = op_attention(b, name, op == 14, &s);
     else if (op == 12)
         v = op_glu(b, name, &s);
     else if (op == 13)

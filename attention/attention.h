@@ -49,7 +49,7 @@ struct rp_attention_args {
         rel; /* NULL, or [n_heads][2*rel_span+1]: bias of distance clamp(j-i, -span, span) + span */
     size_t rel_span;
     /* The scratch is as the last call left it, and that was for the same sequence and head: its
-     * keys and values are there already.  With a window they are packed anew. */
+     * keys and values are there already.  Not with a window. */
     bool packed;
     uint64_t *stage_ns; /* NULL, or RP_ATTENTION_N_STAGES counters to which nanoseconds are added
                            (for benchmarks: the clock is read a few times every block of rows) */

@@ -474,7 +474,7 @@ static void run_part(const struct rp_attention_args *args, const struct rp_atten
 
     uint64_t *const ns = args->stage_ns;
     uint64_t began = rp_attention_lap(ns, RP_ATTENTION_N_STAGES, 0);
-    if (!args->packed || see.window < see.len) {
+    if (!args->packed) {
         pack_keys(base + at->keys, k + key0 * ld, ld, n_keys, d);
         pack_values(base + at->values, v + key0 * ld, ld, n_keys, d);
     }

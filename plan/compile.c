@@ -1,5 +1,5 @@
 /* Compiling: check every op, lower those that an output needs, arrange the result. */
-#include "plan/plan.h"
+#include "plan/run.h"
 
 #include "plan/text.h"
 #include "pool/error.h"
@@ -304,25 +304,19 @@ void rp_plan_get_sizes(const rp_plan *plan, rp_plan_sizes *out)
                            .plan_bytes = plan->own_bytes};
 }
 
-uint64_t rp_step_pairs(const struct rp_step *step, const rp_batch *batch, size_t seq)
+/* Pairs of a query and a key that it sees. */
+static uint64_t pairs_of_step(const rp_batch *batch, const struct rp_step *step)
 {
-    const size_t len = (size_t)(batch->cu[seq + 1] - batch->cu[seq]);
     const size_t window = step->p.attention.window;
     uint64_t pairs = 0;
-    if (len == 0)
-        return 0;
-    switch (step->read) {
-    case RP_READ_FIRST: return rp_attention_pairs(len, window, 0, 1);
-    case RP_READ_LAST: return rp_attention_pairs(len, window, len - 1, len);
-    case RP_READ_MARKED:
-        for (int32_t m = batch->mcu ? batch->mcu[seq] : 0; batch->mcu && m < batch->mcu[seq + 1];
-             m++) {
-            const size_t q = (size_t)batch->markers[m];
-            pairs += rp_attention_pairs(len, window, q, q + 1);
-        }
-        return pairs;
-    default: return rp_attention_pairs(len, window, 0, len);
+    for (size_t s = 0; s < batch->n_seqs; s++) {
+        const size_t len = (size_t)(batch->cu[s + 1] - batch->cu[s]);
+        if (step->read == RP_READ_ALL)
+            pairs += rp_attention_pairs(len, window, 0, len);
+        else
+            pairs += rp_step_read_pairs(step, batch, s);
     }
+    return pairs;
 }
 
 uint64_t rp_plan_flops(const rp_plan *plan, const rp_batch *batch)
@@ -333,12 +327,10 @@ uint64_t rp_plan_flops(const rp_plan *plan, const rp_batch *batch)
     const rp_bucket live = {tokens, batch->n_seqs, markers};
     for (size_t s = 0; s < plan->n_steps; s++) {
         const struct rp_step *step = &plan->steps[s];
-        if (step->op == RP_OP_ATTENTION) {
-            for (size_t b = 0; b < batch->n_seqs; b++)
-                sum += step->flops_per_row * rp_step_pairs(step, batch, b);
-        } else if (rp_op_multiplies(step->op)) {
+        if (step->op == RP_OP_ATTENTION)
+            sum += step->flops_per_row * pairs_of_step(batch, step);
+        else if (rp_op_multiplies(step->op))
             sum += step->flops_per_row * rp_bucket_rows(&live, step->rows);
-        }
     }
     return sum;
 }

@@ -233,9 +233,6 @@ static inline bool rp_op_multiplies(enum rp_op op)
     return op == RP_OP_GEMM || op == RP_OP_QGEMM;
 }
 
-/* Pairs of a query and a key that it sees, of one sequence, in a step of attention. */
-uint64_t rp_step_pairs(const struct rp_step *step, const rp_batch *batch, size_t seq);
-
 /* plan/arrange.c: live ranges, steps that join others, segments, both layouts, arena and scratch
  * sizes. */
 RP_CHECKED rp_status rp_plan_arrange(rp_plan *plan, bool no_fuse, rp_error *err);

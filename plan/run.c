@@ -231,33 +231,39 @@ static void run_rows(struct rp_run *run, size_t phase_index, struct rp_frame *fr
     }
 }
 
-/* Attention's share of the profile: query rows, and the keys and values of the whole sequence. */
-static void profile_attention(const struct rp_phase *phase, const struct rp_frame *frame, size_t t)
+/* Attention of a block of queries: them, and the keys and values that one of them sees. */
+static void profile_block(const struct rp_phase *phase, const struct rp_frame *frame, size_t t)
 {
     const struct rp_run *run = frame->run;
     const struct rp_step *step = &run->plan->steps[phase->first];
-    const size_t n_heads = step->p.attention.n_heads;
-    size_t heads = 1, seq, first, end;
-    if (step->read == RP_READ_ALL) {
-        const struct rp_query_block *b = &run->blocks[t / n_heads];
-        seq = (size_t)b->seq;
-        first = (size_t)b->q0;
-        end = (size_t)b->q1;
-    } else {
-        const size_t groups = ceil_div(n_heads, phase->heads), h = t % groups * phase->heads;
-        heads = phase->heads < n_heads - h ? phase->heads : n_heads - h;
-        seq = t / groups;
-        rp_step_read_rows(step, run->batch, seq, &first, &end);
-    }
-    const size_t width = heads * step->p.attention.head_dim, rows = end - first;
+    const struct rp_query_block *b = &run->blocks[t / step->p.attention.n_heads];
+    const size_t len = (size_t)(run->batch->cu[b->seq + 1] - run->batch->cu[b->seq]);
+    const size_t window = step->p.attention.window ? step->p.attention.window : len;
+    const size_t q0 = (size_t)b->q0, q1 = (size_t)b->q1, first = q0 > window ? q0 - window : 0;
+    const size_t width = step->p.attention.head_dim, rows = q1 - q0;
+    const size_t keys = (q1 + window < len ? q1 + window : len) - first;
+    rp_profile_task(run->profile, frame->worker, phase->first,
+                    4 * width * rp_attention_pairs(len, window, q0, q1),
+                    2 * (rows + keys) * width * sizeof(float), rows);
+}
+
+/* Attention of a sequence's rows that are read, for some heads. */
+static void profile_reads(const struct rp_phase *phase, const struct rp_frame *frame, size_t t)
+{
+    const struct rp_run *run = frame->run;
+    const struct rp_step *step = &run->plan->steps[phase->first];
+    const size_t n_heads = step->p.attention.n_heads, groups = ceil_div(n_heads, phase->heads);
+    const size_t h = t % groups * phase->heads, seq = t / groups;
+    const size_t heads = phase->heads < n_heads - h ? phase->heads : n_heads - h;
+    const size_t width = heads * step->p.attention.head_dim;
+    const uint64_t pairs = rp_step_read_pairs(step, run->batch, seq);
     const size_t len = (size_t)(run->batch->cu[seq + 1] - run->batch->cu[seq]);
-    const size_t window = step->p.attention.window;
-    const uint64_t pairs = step->read == RP_READ_ALL ? rp_attention_pairs(len, window, first, end)
-                                                     : rp_step_pairs(step, run->batch, seq);
-    /* The queries, and the keys and values that any of them sees. */
-    const size_t seen = window && rows + 2 * window < len ? rows + 2 * window : len;
+    size_t first, end;
+    rp_step_read_rows(step, run->batch, seq, &first, &end);
+    /* Those of a window are packed for each row, all of them once. */
+    const uint64_t keys = step->p.attention.window ? pairs : len;
     rp_profile_task(run->profile, frame->worker, phase->first, 4 * width * pairs,
-                    2 * (rows + seen) * width * sizeof(float), rows);
+                    2 * (end - first + keys) * width * sizeof(float), end - first);
 }
 
 /* A task of a step that does not work by row. */
@@ -269,7 +275,10 @@ static void run_task(const struct rp_phase *phase, const struct rp_frame *frame,
     if (!run->profile)
         return;
     if (step->op == RP_OP_ATTENTION) {
-        profile_attention(phase, frame, t);
+        if (step->read == RP_READ_ALL)
+            profile_block(phase, frame, t);
+        else
+            profile_reads(phase, frame, t);
         return;
     }
     size_t read = 1;

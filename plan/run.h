@@ -102,6 +102,9 @@ RP_CHECKED rp_status rp_run_execute(struct rp_run *run, rp_error *err);
 /* How many query blocks a batch can have at the most. */
 size_t rp_run_max_blocks(const rp_plan *plan);
 
+/* Pairs of a query and a key that it sees, of those rows. */
+uint64_t rp_step_read_pairs(const struct rp_step *step, const rp_batch *batch, size_t seq);
+
 static inline size_t rp_step_panels(const struct rp_step *step)
 {
     return (step->width + RP_GEMM_NR - 1) / RP_GEMM_NR;

@@ -227,7 +227,7 @@ static void attend_read_rows(const struct rp_step *step, const struct rp_frame *
             args.out_row0 = token;
             f->run->plan->attention->run(&args, row0, len, head, token - row0, token - row0 + 1,
                                          f->scratch);
-            args.packed = true;
+            args.packed = args.window == 0;
         } else {
             memset(args.out + head * args.head_dim, 0, args.head_dim * sizeof *args.out);
         }
@@ -253,6 +253,19 @@ static void attend_reads(const struct rp_step *step, const struct rp_frame *f, s
     const size_t first = t % groups * heads, end = first + heads < all ? first + heads : all;
     for (size_t h = first; h < end; h++)
         attend_read_rows(step, f, t / groups, h);
+}
+
+uint64_t rp_step_read_pairs(const struct rp_step *step, const rp_batch *batch, size_t seq)
+{
+    const size_t row0 = (size_t)batch->cu[seq], len = (size_t)batch->cu[seq + 1] - row0;
+    size_t first, end;
+    uint64_t pairs = 0;
+    rp_step_read_rows(step, batch, seq, &first, &end);
+    for (size_t r = first, token; r < end; r++)
+        if (find_token(batch, step->read, r, &token))
+            pairs +=
+                rp_attention_pairs(len, step->p.attention.window, token - row0, token - row0 + 1);
+    return pairs;
 }
 
 static void attend_block(const struct rp_step *step, const struct rp_frame *f, size_t t)

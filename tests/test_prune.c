@@ -227,8 +227,8 @@ static void to_int8(struct made *m)
         fail_msg("%s", err.message);
 }
 
-/* Sequences of 0, 1 and more tokens, with markers that point anywhere, also twice to one. */
-static const size_t mixed[] = {7, 0, 1, 33, 18, 0, 2, 64};
+/* Sequences of 0, 1 and more tokens.  Every third has two markers, and those are long ones. */
+static const size_t mixed[] = {7, 0, 33, 1, 18, 64, 0, 2, 40};
 
 static struct toy_batch make_batch(uint64_t seed)
 {

@@ -239,7 +239,7 @@ static void outputs_in_any_combination(void **state)
             assert_memory_equal(got, want[i], rows[i] * width[i] * sizeof *got);
         }
         const bool head = asked & (RP_MODEL_LOGITS | RP_MODEL_ACT);
-        assert_int_equal(has_step(s, "head.1.ffn.down"), head);
+        assert_int_equal(has_step(s, "head.1.attn.qkv"), head);
         assert_int_equal(has_step(s, "act.dense"), (asked & RP_MODEL_ACT) != 0);
         assert_int_equal(has_step(s, "pooled"), (asked & RP_MODEL_POOLED) != 0);
         if (!head)

@@ -19,9 +19,9 @@ assert [(str(s["step"]), s["tensor"], s["op"], "%dx%d" % tuple(s["shape"]), s["x
     [tuple(line) for line in lines if line[0] != "whole"], "the index is not the digest"
 assert sorted(os.listdir(folder)) == sorted([s["file"] for s in steps] + ["index.json"]), os.listdir(folder)
 assert index["plan"] == [s["tensor"] for s in steps]
-for s in steps: # a row for each sequence, or for each of its tokens
-    n = len(index["cu"]) - 1 if s["rows"] == "seqs" else len(index["ids"])
-    assert s["shape"][0] == n and (s["rows"] == "seqs" or "tokens" not in s), s
+rows = {"tokens": len(index["ids"]), "seqs": len(index["cu"]) - 1, "markers": len(index.get("markers", []))}
+for s in steps:
+    assert s["shape"][0] == rows[s["rows"]] and (s["rows"] != "tokens" or "tokens" not in s), s
 made = set()
 for s in steps:
     assert set(s["inputs"]) <= made, s

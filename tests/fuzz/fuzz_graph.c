@@ -49,7 +49,7 @@ struct build {
     struct bytes bytes;
     rp_graph *graph;
     rp_weights *weights;
-    struct shape shapes[MAX_OPS]; /* as they are if nothing was wrong */
+    struct shape shapes[2 * MAX_OPS]; /* as they are if nothing was wrong */
     int n_values;
     size_t n_weights;
     size_t vocabulary; /* the least table: ids below it are in all of them */
@@ -320,8 +320,11 @@ static rp_value op_decision(struct build *b, const char *name, bool features, st
         return rp_graph_add_types(b->graph, name, x, weight(b, types, s->width));
     }
     const rp_value logits = value_like(b, (struct shape){RP_ROWS_MARKERS, 1}, x);
-    const rp_value first =
-        s->rows == RP_ROWS_TOKENS ? rp_graph_pool(b->graph, name, x, RP_POOL_CLS) : x;
+    rp_value first = x;
+    if (s->rows == RP_ROWS_TOKENS) {
+        first = rp_graph_pool(b->graph, name, x, RP_POOL_CLS);
+        b->shapes[b->n_values++] = (struct shape){RP_ROWS_SEQS, s->width};
+    }
     *s = (struct shape){RP_ROWS_SEQS, s->width + 4};
     return rp_graph_act_features(b->graph, name, first, logits);
 }

@@ -56,8 +56,8 @@ static void compare_rows(struct compared *t, size_t row0, const rp_view *view)
     t->seen += view->rows;
 }
 
-/* Whether the step is the one that has t's value: the step of that name, or the "X.add" of a plan
- * that is not fused. */
+/* Whether the step is the "X.add" that t's step X has in a plan that is not fused, with t's value.
+ */
 static bool is_sum_of(const struct compared *t, const char *step)
 {
     const size_t n = strlen(t->step);
@@ -310,7 +310,8 @@ static rp_status check_rankings(struct check *c)
     const struct compared *logits = NULL;
     rp_tensor tensor;
     for (size_t i = 0; i < c->n; i++)
-        if (strcmp(c->tensors[i].name, "logits") == 0 && c->tensors[i].width == 1)
+        if (strcmp(c->tensors[i].name, "logits") == 0 && c->tensors[i].width == 1 &&
+            c->tensors[i].kind == RP_ROWS_SEQS)
             logits = &c->tensors[i];
     if (!logits || rp_tensor_file_find(c->cases.file, "group", &tensor, NULL) != RP_OK)
         return RP_OK;

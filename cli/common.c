@@ -25,6 +25,7 @@ static const char *advice(rp_status status)
         return "run `rankplan dump --stats-only` to find the step, and check the weights";
     case RP_ERR_NOMEM: return "free some memory, or run smaller batches";
     case RP_ERR_SYSTEM: return "try fewer --threads";
+    case RP_ERR_INVALID: return "see `rankplan COMMAND --help`";
     default: return NULL;
     }
 }

@@ -200,6 +200,7 @@ static void put_head(FILE *f, const struct dump *d)
     put_ints(f, "cu", d->batch->cu, d->batch->n_seqs + 1);
     put_ints(f, "ids", d->batch->ids, n_tokens);
     put_ints(f, "type_ids", d->batch->type_ids, n_tokens);
+    put_ints(f, "qtypes", d->batch->qtypes, d->batch->n_seqs);
     if (mcu) {
         put_ints(f, "mcu", mcu, d->batch->n_seqs + 1);
         put_ints(f, "markers", d->batch->markers, (size_t)mcu[d->batch->n_seqs]);

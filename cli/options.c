@@ -190,7 +190,9 @@ const struct cli_command cli_commands[] = {
      "  --shape BxS            B texts of S tokens\n"
      "  --shape ragged:N:LO:HI N texts of LO to HI tokens\n"
      "  --shape lens:A,B,...   texts of exactly these lengths\n"
-     "  --json                 one line of JSON\n\n"
+     "  --json                 one line of JSON\n"
+     "  --no-fuse              without fused steps\n"
+     "  --no-prune             also the rows that nothing reads\n\n"
      "  rankplan bench MODEL --shape 1x128 --threads 1\n",
      CLI_TAKES_MODEL, cli_bench},
 };

@@ -37,6 +37,9 @@ static RP_PRINTF(3, 4) rp_status
     va_start(args, fmt);
     vsnprintf(what, sizeof what, fmt, args);
     va_end(args);
+    for (char *p = what; *p; p++) /* what a line holds must not steer a terminal */
+        if ((unsigned char)*p < ' ' || *p == 127)
+            *p = '?';
     return cli_err(&r->cli->err, status, "%s, line %zu: %s", file, r->line, what);
 }
 
@@ -84,12 +87,12 @@ static rp_status read_list(struct reader *r, const json_t *list, const char *key
                            const char *what, rp_status (*add)(struct reader *, int32_t))
 {
     if (!json_is_array(list))
-        return complain(r, RP_ERR_FORMAT, "key \"%s\" is not a list of numbers", key);
+        return complain(r, RP_ERR_INVALID, "key \"%s\" is not a list of numbers", key);
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *value = json_array_get(list, i);
         const json_int_t number = json_integer_value(value);
         if (!json_is_integer(value) || number < 0 || (uint64_t)number >= end)
-            return complain(r, RP_ERR_FORMAT,
+            return complain(r, RP_ERR_INVALID,
                             "key \"%s\": number %zu of the list is none from 0 to below %zu, %s",
                             key, i, end, what);
         const rp_status status = add(r, (int32_t)number);
@@ -131,12 +134,13 @@ static rp_status load_tokenizer(struct reader *r)
 {
     rp_status status = load_from(r, "tokenizer.json");
     const rp_error first = r->cli->err;
-    if (status == RP_ERR_MISSING && load_from(r, "tokenizer/tokenizer.json") == RP_OK)
-        return RP_OK;
-    if (status != RP_OK) {
-        r->cli->err = first;
-        return status;
+    if (status == RP_ERR_MISSING) {
+        status = load_from(r, "tokenizer/tokenizer.json");
+        if (status == RP_ERR_MISSING)
+            r->cli->err = first;
     }
+    if (status != RP_OK)
+        return status;
     if (rp_tokenizer_id_limit(r->model->tokenizer) > r->model->info.vocab_size)
         return cli_err(&r->cli->err, RP_ERR_SHAPE,
                        "the tokenizer has ids up to %zu, and the model's table has %zu rows",
@@ -150,14 +154,17 @@ static rp_status find_mark(struct reader *r)
     static const char *const usual[] = {"[MASK]", "<mask>"};
     const rp_tokenizer *tokenizer = r->model->tokenizer;
     r->mark = r->cli->o.marker;
+    if (r->mark && rp_tokenizer_token_to_id(tokenizer, r->mark, &r->mark_id, NULL) != RP_OK)
+        return cli_err(&r->cli->err, RP_ERR_INVALID, "--marker %s: the tokenizer has no such token",
+                       r->mark);
     if (r->mark)
-        return rp_tokenizer_token_to_id(tokenizer, r->mark, &r->mark_id, &r->cli->err);
+        return RP_OK;
     for (size_t i = 0; i < 2; i++) {
         r->mark = usual[i];
         if (rp_tokenizer_token_to_id(tokenizer, r->mark, &r->mark_id, NULL) == RP_OK)
             return RP_OK;
     }
-    return cli_err(&r->cli->err, RP_ERR_MISSING,
+    return cli_err(&r->cli->err, RP_ERR_INVALID,
                    "%s: the tokenizer has neither %s nor %s; --marker says what marks an option",
                    r->cli->model, usual[0], usual[1]);
 }
@@ -199,7 +206,7 @@ static rp_status read_text(struct reader *r, const json_t *text)
 {
     rp_status status = RP_OK;
     if (!json_is_string(text))
-        return complain(r, RP_ERR_FORMAT, "key \"text\" is not a string");
+        return complain(r, RP_ERR_INVALID, "key \"text\" is not a string");
     if (!r->model->tokenizer)
         status = load_tokenizer(r);
     if (status == RP_OK && !r->mark)
@@ -223,19 +230,20 @@ static rp_status read_type(struct reader *r, const json_t *type)
     const size_t n = r->model->info.n_question_types;
     const char *name = json_string_value(type);
     if (!type)
-        return complain(r, RP_ERR_FORMAT, "key \"type\" is missing");
+        return complain(r, RP_ERR_INVALID, "key \"type\" is missing");
     for (size_t i = 0; i < n; i++) {
         const char *known = rp_model_question_type(r->model->model, i);
         if (json_is_integer(type) ? json_integer_value(type) == (json_int_t)i
-                                  : name && known && strcmp(name, known) == 0) {
+                                  : name && known && json_string_length(type) == strlen(known) &&
+                                        strcmp(name, known) == 0) {
             r->q->type = (int32_t)i;
             return RP_OK;
         }
     }
     if (rp_model_question_type(r->model->model, 0))
-        return complain(r, RP_ERR_FORMAT,
+        return complain(r, RP_ERR_INVALID,
                         "key \"type\" is none of \"choice\", \"score\", \"noul\", 0, 1, 2");
-    return complain(r, RP_ERR_FORMAT, "key \"type\" is no number from 0 to %zu", n - 1);
+    return complain(r, RP_ERR_INVALID, "key \"type\" is no number from 0 to %zu", n - 1);
 }
 
 static rp_status read_object(struct reader *r, json_t *line)
@@ -246,23 +254,23 @@ static rp_status read_object(struct reader *r, json_t *line)
     const char *key;
     json_t *value;
     if (!json_is_object(line))
-        return complain(r, RP_ERR_FORMAT, "not an object");
+        return complain(r, RP_ERR_INVALID, "not an object");
     json_object_foreach(line, key, value)
     {
         size_t i = 0;
         while (i < 4 && strcmp(key, keys[i]) != 0)
             i++;
         if (i == 4)
-            return complain(r, RP_ERR_FORMAT, "key \"%.40s\" is none of type, text, ids, markers",
+            return complain(r, RP_ERR_INVALID, "key \"%.40s\" is none of type, text, ids, markers",
                             key);
     }
     const rp_status status = read_type(r, json_object_get(line, "type"));
     if (status != RP_OK)
         return status;
     if (!text == !ids)
-        return complain(r, RP_ERR_FORMAT, "it needs either \"text\" or \"ids\"");
+        return complain(r, RP_ERR_INVALID, "it needs either \"text\" or \"ids\"");
     if (text && markers)
-        return complain(r, RP_ERR_FORMAT,
+        return complain(r, RP_ERR_INVALID,
                         "\"markers\" go with \"ids\"; a text has its marks in it");
     return text ? read_text(r, text) : read_ids(r, ids, markers);
 }
@@ -273,7 +281,7 @@ static rp_status read_line(struct reader *r, const rp_text_ref *line)
     json_t *value =
         json_loadb(line->data, line->length, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
     if (!value)
-        return complain(r, RP_ERR_FORMAT, "%s (column %d)", why.text, why.column);
+        return complain(r, RP_ERR_INVALID, "%s (column %d)", why.text, why.column);
     *r->q = (struct cli_question){.first_token = r->to->n_ids, .first_marker = r->to->n_markers};
     const rp_status status = read_object(r, value);
     json_decref(value);

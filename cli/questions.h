@@ -18,7 +18,8 @@ struct cli_questions {
     size_t n_ids, n_markers, cap_ids, cap_markers;
 };
 
-/* A line each, checked against the model; every complaint begins "FILE, line N: ".  The tokenizer
+/* A line each, checked against the model; every complaint about a line begins "FILE, line
+ * N: ".  The tokenizer
  * is loaded when the first text needs it.  To be freed, also after a failure. */
 RP_CHECKED rp_status cli_read_questions(struct cli *cli, struct cli_model *model,
                                         struct cli_questions *out);

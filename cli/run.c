@@ -375,7 +375,7 @@ rp_status cli_run_read(const struct cli_run *run, const struct cli_run_step *ste
 
 rp_status cli_run_same_batch(const struct cli_run *a, const struct cli_run *b, rp_error *err)
 {
-    static const char *const keys[] = {"cu", "ids", "type_ids", "markers", "mcu"};
+    static const char *const keys[] = {"cu", "ids", "type_ids", "qtypes", "markers", "mcu"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const json_t *x = json_object_get(a->index, keys[i]);
         const json_t *y = json_object_get(b->index, keys[i]);

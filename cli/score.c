@@ -1,6 +1,7 @@
 /* rankplan score: typed questions in, a logit and a probability for each option out. */
 #include "cli/questions.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,10 +31,21 @@ static void print_list(const char *key, const float *x, size_t n)
     putchar(']');
 }
 
-static void print_logits(struct score *s, const struct cli_question *q, const float *logits)
+/* Of one question, in s->probabilities.  A temperature below 1 can take a logit out of range. */
+static rp_status find_probabilities(struct score *s, size_t index, const float *logits)
 {
+    const struct cli_question *q = &s->questions.q[index];
     const float temperature = rp_model_temperature(s->model.model, (size_t)q->type, q->n_markers);
     rp_softmax(logits, q->n_markers, temperature, s->probabilities);
+    for (size_t i = 0; i < q->n_markers; i++)
+        if (!isfinite(s->probabilities[i]))
+            return cli_err(&s->cli->err, RP_ERR_NONFINITE,
+                           "question %zu: the probability of option %zu is no number", index, i);
+    return RP_OK;
+}
+
+static void print_logits(const struct score *s, const struct cli_question *q, const float *logits)
+{
     print_list("logits", logits, q->n_markers);
     print_list("probabilities", s->probabilities, q->n_markers);
 }
@@ -76,6 +88,11 @@ static rp_status print_batch(struct score *s, size_t first, size_t end)
             return status;
     }
     for (size_t i = first; i < end; i++) {
+        if (s->outputs & RP_MODEL_LOGITS) {
+            const rp_status status = find_probabilities(s, i, v[0].data + s->mcu[i - first]);
+            if (status != RP_OK)
+                return status;
+        }
         print_head(s, i);
         if (s->outputs & RP_MODEL_LOGITS)
             print_logits(s, &s->questions.q[i], v[0].data + s->mcu[i - first]);

@@ -4,6 +4,7 @@
 #include "models/file.h"
 #include "ops/ops.h"
 #include "pool/error.h"
+#include "pool/fpenv.h"
 
 #include <rankplan/machine.h>
 #include <rankplan/model.h>
@@ -91,6 +92,7 @@ static rp_status read_by_options(struct rp_decision *d, rp_error *err)
 {
     static const char key[] = "temperature_by_options";
     const json_t *object = rp_json_get(&d->agent, key);
+    size_t known = 0;
     char name[32];
     if (object && !json_is_object(object))
         return rp_fail(err, RP_ERR_FORMAT, "%s: key \"%s\" is not an object", d->agent_path, key);
@@ -103,7 +105,30 @@ static rp_status read_by_options(struct rp_decision *d, rp_error *err)
                                d->agent_path, key, name);
             if (value)
                 d->by_options[t][k] = clamp_temperature(json_number_value(value));
+            known += value != NULL;
         }
+    if (known != json_object_size(object))
+        return rp_fail(err, RP_ERR_FORMAT,
+                       "%s: key \"%s\" has a name that is no type and number of options, such as "
+                       "\"choice:3-5\"",
+                       d->agent_path, key);
+    return RP_OK;
+}
+
+/* What nobody read would change what Laya computes; but for where the body is, and how its program
+ * cuts texts. */
+static rp_status refuse_unknown(const struct rp_decision *d, rp_error *err)
+{
+    char shown[RP_SHOWN_BYTES];
+    const char *key;
+    json_t *value;
+    json_object_foreach(d->agent.object, key, value)
+    {
+        if (!json_object_get(d->agent.seen, key) && strcmp(key, "encoder") != 0 &&
+            strcmp(key, "head_max_len") != 0)
+            return rp_fail(err, RP_ERR_UNSUPPORTED, "%s: key \"%s\" is not known", d->agent_path,
+                           rp_show(key, shown));
+    }
     return RP_OK;
 }
 
@@ -149,7 +174,9 @@ float rp_decision_temperature(const struct rp_decision *d, size_t type, size_t n
 
 void rp_softmax(const float *logits, size_t n, float temperature, float *out)
 {
+    const rp_fpenv callers = rp_fpenv_enter();
     rp_ops_select(RP_ISA_SCALAR)->softmax(logits, n, temperature, out);
+    rp_fpenv_leave(callers);
 }
 
 /* ---- configuration ----------------------------------------------------------------------------
@@ -185,14 +212,18 @@ rp_status rp_decision_configure(struct rp_decision *d, const struct rp_config *c
                                 rp_error *err)
 {
     const struct rp_json *json = d->agent.object ? &d->agent : &config->json;
-    const char *layers = d->agent.object ? "head_layers" : "decision_head_layers";
+    const bool laya = d->agent.object != NULL; /* always has the named types, and no others */
+    const char *layers = laya ? "head_layers" : "decision_head_layers";
     RP_TRY(check_body(config, body, err));
     d->types = RP_DECISION_TYPES;
-    RP_TRY(rp_json_whole(json, "decision_types", RP_JSON_OPTIONAL, 1, MAX_TYPES, &d->types, err));
+    if (!laya)
+        RP_TRY(
+            rp_json_whole(json, "decision_types", RP_JSON_OPTIONAL, 1, MAX_TYPES, &d->types, err));
     d->layers = count_layers(tensors);
-    RP_TRY(rp_json_whole(json, layers, d->agent.object ? RP_JSON_REQUIRED : RP_JSON_OPTIONAL, 0,
+    RP_TRY(rp_json_whole(json, layers, laya ? RP_JSON_REQUIRED : RP_JSON_OPTIONAL, 0,
                          (int64_t)tensors->n, &d->layers, err));
-    return read_temperatures(d, tensors, err);
+    RP_TRY(read_temperatures(d, tensors, err));
+    return laya ? refuse_unknown(d, err) : RP_OK;
 }
 
 /* ---- the graph --------------------------------------------------------------------------------

@@ -307,7 +307,8 @@ static rp_status recognise_decision(struct load *l, rp_error *err)
     }
     if (l->flags & DECISION_OUTPUTS)
         return rp_fail(err, RP_ERR_INVALID,
-                       "%s: flags 0x%x ask for outputs that only a decision scorer has",
+                       "%s: this is no decision scorer, and only one has the outputs asked for "
+                       "(flags 0x%x)",
                        l->config.path, l->flags);
     return RP_OK;
 }

@@ -15,9 +15,17 @@ static const double default_thetas[] = {160000, 10000};
 /* ---- layers -----------------------------------------------------------------------------------
  */
 
-const char *const rp_modernbert_reads[] = {
-    "attention_bias",  "hidden_activation", "layer_types", "local_attention", "mlp_bias",
-    "rope_parameters", "rope_scaling",      "rope_theta",  "sliding_window",  NULL};
+const char *const rp_modernbert_reads[] = {"attention_bias",
+                                           "hidden_activation",
+                                           "layer_types",
+                                           "local_attention",
+                                           "mlp_bias",
+                                           "rope_parameters",
+                                           "rope_scaling",
+                                           "rope_theta",
+                                           "sliding_window",
+                                           "position_embedding_type",
+                                           NULL};
 
 enum rp_modernbert_layer rp_modernbert_layer_type(const struct rp_modernbert *m, int64_t layer)
 {
@@ -257,12 +265,25 @@ static rp_status check_other_key(const struct rp_config *config, const char *oth
     return RP_OK;
 }
 
+/* There is no table of positions, which some checkpoints say ("sans_pos") and some do not. */
+static rp_status check_positions(const struct rp_config *config, rp_error *err)
+{
+    static const char key[] = "position_embedding_type";
+    const char *type = "sans_pos";
+    RP_TRY(rp_json_string(&config->json, key, RP_JSON_OPTIONAL, &type, err));
+    if (strcmp(type, "sans_pos") != 0 && strcmp(type, "absolute") != 0)
+        return rp_fail(err, RP_ERR_UNSUPPORTED, "%s: key \"%s\" is neither sans_pos nor absolute",
+                       config->path, key);
+    return RP_OK;
+}
+
 rp_status rp_modernbert_configure(const struct rp_config *config, struct rp_modernbert *m,
                                   rp_error *err)
 {
     struct rp_body *body = &m->body;
     RP_TRY(rp_body_configure(config, body, err));
     RP_TRY(check_heads(config, body, err));
+    RP_TRY(check_positions(config, err));
     body->first_position = 0;
     body->types = 0;
     RP_TRY(rp_body_pad(config, DEFAULT_PAD < body->vocab ? DEFAULT_PAD : -1, false, body, err));

@@ -164,7 +164,8 @@ static size_t rows_that_fit(const rp_plan *plan, const struct rp_segment *seg)
             out = &plan->slots[plan->steps[s + 1].out];
         size_t width = out->width;
         for (size_t k = 0; k < plan->steps[s].n_in; k++)
-            width += plan->slots[plan->steps[s].in[k]].width;
+            if (!rp_slot_is_passed_by(plan, &plan->slots[plan->steps[s].in[k]]))
+                width += plan->slots[plan->steps[s].in[k]].width;
         widest = width > widest ? width : widest;
     }
     size_t rows = CHUNK_BYTES / (widest * sizeof(float));

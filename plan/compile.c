@@ -106,6 +106,8 @@ static bool make_room(struct rp_lowering *l)
         bytes += most_steps(l, i) * (strlen(graph->nodes[i].name) + RP_SUFFIX_BYTES);
         for (size_t t = 0; graph->nodes[i].op == RP_OP_EMBED && t < graph->nodes[i].p.embed.n; t++)
             bytes += table_name_bytes(l, graph->nodes[i].p.embed.tables[t].table);
+        if (graph->nodes[i].op == RP_OP_ROPE)
+            bytes += strlen(graph->nodes[i].name) + 1; /* its index is named after it */
         if (graph->nodes[i].op == RP_OP_ADD_TYPES)
             bytes += table_name_bytes(l, graph->nodes[i].weight[0]);
     }
@@ -323,7 +325,7 @@ uint64_t rp_plan_flops(const rp_plan *plan, const rp_batch *batch)
 {
     uint64_t sum = 0;
     const size_t tokens = (size_t)batch->cu[batch->n_seqs];
-    const size_t markers = batch->mcu ? (size_t)batch->mcu[batch->n_seqs] : 0;
+    const size_t markers = batch->markers ? (size_t)batch->mcu[batch->n_seqs] : 0;
     const rp_bucket live = {tokens, batch->n_seqs, markers};
     for (size_t s = 0; s < plan->n_steps; s++) {
         const struct rp_step *step = &plan->steps[s];

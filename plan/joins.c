@@ -42,7 +42,8 @@ static bool can_join(const rp_plan *plan, size_t s)
         return false;
     if (step->op == RP_OP_GLU)
         return before->p.gemm.activation == RP_ACT_NONE && step->width % RP_GEMM_NR == 0;
-    return step->op == RP_OP_ROPE && step->p.rope.turn.head_dim % RP_GEMM_NR == 0;
+    return step->op == RP_OP_ROPE && step->p.rope.turn.head_dim % RP_GEMM_NR == 0 &&
+           step->width % step->p.rope.turn.head_dim == 0;
 }
 
 void rp_plan_find_joins(rp_plan *plan)

@@ -68,7 +68,8 @@ struct rp_step {
     const char *name; /* belongs to the plan */
     const char *kernel;
     rp_rows rows;
-    enum rp_read read; /* RP_READ_ALL also for what only its op makes rows of sequences of */
+    enum rp_read
+        read; /* RP_READ_ALL too where the op itself turns tokens into fewer rows (pooling) */
     size_t width;
     int32_t out; /* slots */
     int32_t in[RP_NODE_MAX_INPUTS];

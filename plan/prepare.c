@@ -26,7 +26,7 @@ static rp_status check_markers(const rp_batch *b, rp_error *err)
     return RP_OK;
 }
 
-static rp_status find_token(const struct rp_run *run, size_t index, size_t token, int32_t value,
+static rp_status fail_index(const struct rp_run *run, size_t index, size_t token, int32_t value,
                             rp_error *err)
 {
     static const char *const what[] = {"id", "position", "position", "segment id", "question type"};
@@ -90,7 +90,7 @@ static rp_status fill_index(struct rp_run *run, size_t i, int32_t *memory, rp_er
         fill_positions(run, x, memory);
     for (size_t t = 0; t < n; t++)
         if (values[t] < 0 || (size_t)values[t] >= x->least_entries)
-            return find_token(run, i, t, values[t], err);
+            return fail_index(run, i, t, values[t], err);
     run->index[i] = values;
     return RP_OK;
 }
@@ -126,7 +126,7 @@ size_t rp_run_max_blocks(const rp_plan *plan)
 rp_status rp_run_prepare(struct rp_run *run, rp_error *err)
 {
     RP_TRY(check_starts("cu", run->batch->cu, run->batch->n_seqs, err));
-    if (run->live.markers) {
+    if (run->batch->markers) { /* also when there are none: steps read each sequence's share */
         RP_TRY(check_starts("mcu", run->batch->mcu, run->batch->n_seqs, err));
         RP_TRY(check_markers(run->batch, err));
     }

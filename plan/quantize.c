@@ -190,7 +190,7 @@ static void find_limits(const struct quantizing *q, size_t *ids, size_t *length)
                     rows > (size_t)table->parameter + 1 ? rows - (size_t)table->parameter - 1 : 1;
             if (table->index == RP_INDEX_IDS)
                 *ids = rows < *ids ? rows : *ids;
-            else if (table->index != RP_INDEX_TYPES)
+            else if (table->index == RP_INDEX_POSITION || table->index == RP_INDEX_POSITION_NONPAD)
                 *length = room < *length ? room : *length;
         }
     }

@@ -261,7 +261,7 @@ static void profile_reads(const struct rp_phase *phase, const struct rp_frame *f
     size_t first, end;
     rp_step_read_rows(step, run->batch, seq, &first, &end);
     /* Those of a window are packed for each row, all of them once. */
-    const uint64_t keys = step->p.attention.window ? pairs : len;
+    const uint64_t keys = step->p.attention.window ? pairs : end > first ? len : 0;
     rp_profile_task(run->profile, frame->worker, phase->first, 4 * width * pairs,
                     2 * (end - first + keys) * width * sizeof(float), end - first);
 }

@@ -86,7 +86,7 @@ void rp_step_multiply(const struct rp_step *step, const struct rp_frame *frame,
 void rp_step_rows_joined(const struct rp_step *step, const struct rp_frame *frame, size_t r0,
                          size_t r1, size_t p0, size_t p1);
 
-/* Task t of a step that does not; heads: as of its phase. */
+/* Task t of a step that does not work by row; heads: as of its phase. */
 void rp_step_task(const struct rp_step *step, const struct rp_frame *frame, size_t t, size_t heads);
 
 /* The rows [*first, *end) that a step has of one sequence, when it has only those that are read. */
@@ -102,7 +102,7 @@ RP_CHECKED rp_status rp_run_execute(struct rp_run *run, rp_error *err);
 /* How many query blocks a batch can have at the most. */
 size_t rp_run_max_blocks(const rp_plan *plan);
 
-/* Pairs of a query and a key that it sees, of those rows. */
+/* Pairs of a query and a key that it sees, of the rows of rp_step_read_rows(). */
 uint64_t rp_step_read_pairs(const struct rp_step *step, const rp_batch *batch, size_t seq);
 
 static inline size_t rp_step_panels(const struct rp_step *step)

@@ -289,11 +289,22 @@ rp_status rp_session_reserve(rp_session *s, size_t tokens, size_t seqs, size_t m
     return reserve_for(s, plan, err);
 }
 
-/* The largest of what the plans of all buckets need; the last three are the same for each. */
+/* The largest of what the plans of all buckets need; the last two are the same for each. */
 struct needs {
     size_t buffers[BUFFERS];
-    uint64_t plan, making, weights;
+    uint64_t *plans; /* of as many as are kept, the largest first */
+    size_t n_plans;
+    uint64_t making, weights;
 };
+
+static void keep_largest(struct needs *needs, uint64_t bytes)
+{
+    for (size_t i = 0; i < needs->n_plans; i++) {
+        const uint64_t smaller = bytes < needs->plans[i] ? bytes : needs->plans[i];
+        needs->plans[i] += bytes - smaller;
+        bytes = smaller;
+    }
+}
 
 static rp_status measure_plan(const rp_session *s, const rp_plan *plan, struct needs *needs,
                               rp_error *err)
@@ -302,7 +313,7 @@ static rp_status measure_plan(const rp_session *s, const rp_plan *plan, struct n
     RP_TRY(buffer_bytes(plan, (size_t)rp_pool_threads(s->options.pool), bytes, err));
     for (size_t i = 0; i < BUFFERS; i++)
         needs->buffers[i] = bytes[i] > needs->buffers[i] ? bytes[i] : needs->buffers[i];
-    needs->plan = plan->own_bytes;
+    keep_largest(needs, plan->own_bytes);
     needs->making = plan->making_bytes;
     needs->weights = plan->weights_bytes;
     return RP_OK;
@@ -325,11 +336,12 @@ static rp_status measure(const rp_session *s, struct needs *needs, rp_error *err
 static void add_up(const rp_session *s, const struct needs *needs, rp_session_sizes *out)
 {
     const rp_session_options *o = &s->options;
-    const size_t n_plans = o->max_plans < o->n_buckets ? o->max_plans : o->n_buckets;
     out->weights_bytes = needs->weights;
     out->arena_bytes = needs->buffers[ARENA];
     out->scratch_bytes = needs->buffers[SCRATCH];
-    out->plan_bytes = n_plans * needs->plan + needs->making;
+    out->plan_bytes = needs->making;
+    for (size_t i = 0; i < needs->n_plans; i++)
+        out->plan_bytes += needs->plans[i];
     out->table_bytes =
         sizeof *s + o->max_plans * sizeof *s->plans + o->n_buckets * sizeof *s->buckets;
     for (size_t i = SCRATCH + 1; i < BUFFERS; i++)
@@ -347,10 +359,14 @@ rp_status rp_session_measure(const rp_graph *graph, const rp_weights *weights,
                        out->struct_size, sizeof *out);
     /* A session that never runs changes no weight. */
     RP_TRY(rp_session_create(graph, (rp_weights *)weights, options, &s, err));
-    struct needs needs = {0};
-    const rp_status status = measure(s, &needs, err);
+    const rp_session_options *o = &s->options;
+    struct needs needs = {.n_plans = o->max_plans < o->n_buckets ? o->max_plans : o->n_buckets};
+    needs.plans = calloc(needs.n_plans + 1, sizeof *needs.plans);
+    rp_status status = needs.plans ? measure(s, &needs, err)
+                                   : rp_fail(err, RP_ERR_NOMEM, "no memory to measure a session");
     if (status == RP_OK)
         add_up(s, &needs, out);
+    free(needs.plans);
     rp_session_destroy(s);
     return status;
 }

@@ -123,6 +123,56 @@ static void same_bits_as_apart(void **state)
     }
 }
 
+static rp_weight add_weight(struct toy *toy, const char *name, size_t rows, size_t cols,
+                            const float *data)
+{
+    const rp_weight_part part = {.rows = rows, .dtype = RP_DTYPE_F32, .data = data};
+    rp_weight w;
+    assert_int_equal(rp_weights_add(toy->weights, name, cols, 1, &part, &w, NULL), RP_OK);
+    return w;
+}
+
+/* One head is turned, and a rest that is no whole head goes with it. */
+static void columns_beside_the_heads(void **state)
+{
+    (void)state;
+    enum { VOCABULARY = 10, IN = 24, HEAD = 64, OUT = 80 };
+    static float word[VOCABULARY * IN], w[OUT * IN];
+    const size_t lengths[] = {30, 1, 40};
+    struct toy toy = {0};
+    struct toy_batch b;
+    uint64_t seed = 5;
+    for (size_t i = 0; i < COUNT(word); i++)
+        word[i] = toy_uniform(&seed);
+    for (size_t i = 0; i < COUNT(w); i++)
+        w[i] = toy_uniform(&seed);
+    assert_int_equal(rp_graph_create(&toy.graph, NULL), RP_OK);
+    assert_int_equal(rp_weights_create(&toy.weights, NULL), RP_OK);
+    const rp_embed_table table = {add_weight(&toy, "word", VOCABULARY, IN, word), RP_INDEX_IDS, 0};
+    const rp_rope rope = {.n_heads = 1, .head_dim = HEAD, .theta = 1e4};
+    rp_value x = rp_graph_embed(toy.graph, "embed", 1, &table);
+    x = rp_graph_gemm(toy.graph, "qk", x, add_weight(&toy, "w", OUT, IN, w), -1, RP_ACT_NONE, -1);
+    x = rp_graph_rope(toy.graph, "rope", x, &rope);
+    rp_graph_output(toy.graph, "x", x, RP_ROWS_TOKENS, OUT);
+    toy_batch_make(&b, lengths, COUNT(lengths), VOCABULARY, 1);
+    rp_session *apart = make_session(&toy, NULL, RP_ISA_DEFAULT, true);
+    rp_view want, got;
+    run_ok(apart, &b.batch);
+    assert_int_equal(rp_session_output(apart, "x", &want, NULL), RP_OK);
+    for (size_t i = 0; i < COUNT(threads); i++) {
+        rp_session *s = make_session(&toy, pools[i], RP_ISA_DEFAULT, false);
+        run_ok(s, &b.batch);
+        assert_int_equal(rp_session_output(s, "x", &got, NULL), RP_OK);
+        assert_int_equal(got.rows, 71);
+        assert_memory_equal(got.data, want.data, 71 * OUT * sizeof *got.data);
+        rp_session_destroy(s);
+    }
+    rp_session_destroy(apart);
+    toy_batch_free(&b);
+    rp_graph_destroy(toy.graph);
+    rp_weights_destroy(toy.weights);
+}
+
 /* ---- for whoever looks --------------------------------------------------------------------------
  */
 
@@ -332,6 +382,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits_as_apart),
+        cmocka_unit_test(columns_beside_the_heads),
         cmocka_unit_test(shown_apart),
         cmocka_unit_test(which_steps_join),
         cmocka_unit_test(a_product_that_others_see_stays_whole),

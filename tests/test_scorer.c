@@ -291,7 +291,7 @@ static void other_models_have_no_such_outputs(void **state)
     o.flags = RP_MODEL_ACT;
     assert_int_equal(rp_model_load(RP_TEST_DATA "/oracles/bert", &o, &model, &err), RP_ERR_INVALID);
     assert_non_null(
-        strstr(err.message, "flags 0x4 ask for outputs that only a decision scorer has"));
+        strstr(err.message, "this is no decision scorer, and only one has the outputs asked for"));
     o.flags = 16;
     assert_int_equal(rp_model_load(ORACLE, &o, &model, &err), RP_ERR_INVALID);
     model = load(RP_TEST_DATA "/oracles/bert", 0);
@@ -528,6 +528,13 @@ static void wrong_agents_are_named(void **state)
         {"{\"max_len\": 9, \"head_layers\": 2, \"temperature\": [1, 2, 3], "
          "\"temperature_by_options\": {\"score:6-10\": \"1\"}}",
          "\"score:6-10\" is not a number", RP_ERR_FORMAT},
+        {"{\"max_len\": 9, \"head_layers\": 2, \"temperature\": [1, 2, 3], "
+         "\"temperature_by_options\": {\"choise:2\": 1}}",
+         "has a name that is no type and number of options", RP_ERR_FORMAT},
+        {"{\"max_len\": 9, \"head_layers\": 2, \"temperature\": [1, 2, 3], \"decision_types\": 1}",
+         "key \"decision_types\" is not known", RP_ERR_UNSUPPORTED},
+        {"{\"max_len\": 9, \"head_layers\": 2, \"temperature\": [1, 2, 3], \"head_dim\": 32}",
+         "key \"head_dim\" is not known", RP_ERR_UNSUPPORTED},
         {"{\"max_len\": 9, \"head_layers\": 3, \"temperature\": [1, 2, 3]}",
          "head.layers.2.norm1.weight", RP_ERR_MISSING},
         {"{\"max_len\": 9, \"head_layers\": 1, \"temperature\": [1, 2, 3]}",

@@ -590,11 +590,12 @@ static void memory_is_stated_before_it_is_taken(void **state)
     if (!alloc_count_available())
         skip();
     rp_pool *pool = toy_pool(3);
-    for (int variant = 0; variant < 8; variant++) {
+    for (int variant = 0; variant < 16; variant++) {
         struct toy_options to;
         struct toy t;
         rp_session_options o;
         toy_options_init(&to);
+        to.gated = variant & 8; /* plans with tables of rotary positions, as long as the bucket */
         to.rel_buckets = variant & 1 ? 32 : 0;
         toy_make(&t, &to);
         rp_session_options_init(&o);
@@ -725,6 +726,11 @@ static void wrong_batches_are_named(void **state)
     assert_int_equal(rp_session_run(s, &good, &err), RP_ERR_INVALID);
     assert_string_equal(err.message, "marker 0 is at position 6 of sequence 1, which has 6 tokens");
     b.markers[0] = 0;
+    const int32_t falling[] = {0, 1000000, 0}; /* no markers in all, and yet a sequence with some */
+    good.mcu = falling;
+    assert_int_equal(rp_session_run(s, &good, &err), RP_ERR_INVALID);
+    assert_string_equal(err.message, "mcu[2] is 0, less than mcu[1], which is 1000000");
+    good.mcu = b.mcu;
     rp_batch none = good;
     none.n_seqs = 0;
     assert_int_equal(rp_session_run(s, &none, &err), RP_ERR_INVALID);

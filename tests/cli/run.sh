@@ -212,7 +212,7 @@ says out '"tokens":2,"truncated":false,"logits":[],"probabilities":[],"act":['
 expect 0 "$rankplan" score "$decision" "$work/questions"
 [ -s "$work/out" ] && complain "no questions have answers"
 expect 3 "$rankplan" score "$oracles/bert" "$work/questions"
-says err "only a decision scorer has"
+says err "this is no decision scorer"
 expect 3 "$rankplan" embed "$decision" "$work/questions" # neither a tokenizer nor vectors
 if [ "$has_tokenizer" = ON ]; then
     mkdir "$work/decision" && cp "$decision"/{config.json,model.safetensors} "$work/decision"

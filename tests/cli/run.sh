@@ -262,7 +262,7 @@ END
     says out "type 1        score, temperature 2"
     says out "type 2        noul, temperature 5"
 fi
-expect 3 "$rankplan" score "$decision" "$work/questions"
+ask 3 '{"type":0,"text":"[MASK] the boss"}' # a folder without a tokenizer
 [ "$has_tokenizer" = ON ] && says err "tokenizer.json"
 
 # ---- bench -----------------------------------------------------------------------------------------

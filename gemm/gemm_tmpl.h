@@ -255,48 +255,17 @@ static struct rp_split split_k(const struct rp_split *rows, size_t k, size_t wid
 struct strip {
     const float *from;
     size_t ld_from;
-    float *c;
-    size_t ldc;
-    const float *residual;
-    size_t ld_residual;
-    bool multiply;
-    size_t n_rows, n_cols;
+    struct rp_result to;
 };
 
-/* `count` rows from row i on. */
-static inline __attribute__((always_inline)) void
-finish_rows(const struct strip *s, const rp_activation activation, size_t i, const size_t count)
+/* Rows [i, i + count); they have their bias. */
+RP_V16_FN void take_rows(const struct strip *s, size_t i, const size_t count, v16 *x)
 {
-    v16 x[V_GROUP_MAX];
     V_EACH (j, count)
         x[j] = v_load(s->from + (i + j) * s->ld_from);
-    v_activate_each(activation, x, count);
-    V_EACH (j, count)
-        v_store_result(s->c + (i + j) * s->ldc, x[j],
-                       s->residual ? s->residual + (i + j) * s->ld_residual : NULL, s->multiply,
-                       s->n_cols);
 }
 
-static inline __attribute__((always_inline)) void finish_strip(const struct strip *strip,
-                                                               const rp_activation activation)
-{
-    const struct strip s = *strip; /* no store to C can change this one */
-    size_t i = 0;
-    for (; i + V_GROUP <= s.n_rows; i += V_GROUP)
-        finish_rows(&s, activation, i, V_GROUP);
-    for (; i < s.n_rows; i++)
-        finish_rows(&s, activation, i, 1);
-}
-
-typedef void finish_fn(const struct strip *s);
-#define FINISH(which)                                                                              \
-    static __attribute__((noinline)) void finish_##which(const struct strip *s)                    \
-    {                                                                                              \
-        finish_strip(s, RP_ACT_##which);                                                           \
-    }
-#define FINISH_ENTRY(which) [RP_ACT_##which] = finish_##which,
-RP_EACH_ACTIVATION(FINISH)
-static finish_fn *const finishes[] = {RP_EACH_ACTIVATION(FINISH_ENTRY)};
+RP_FINISHES
 
 /* Rows [i, i + h) of C from `sums`, which has the group's panels side by side. */
 static void finish_tile(const struct rp_gemm_args *g, size_t i, size_t h, size_t p, size_t n_panels,
@@ -307,13 +276,16 @@ static void finish_tile(const struct rp_gemm_args *g, size_t i, size_t h, size_t
         const struct strip strip = {
             .from = sums + q * NR,
             .ld_from = ld_sums,
-            .c = g->c + i * g->ldc + col,
-            .ldc = g->ldc,
-            .residual = g->residual ? g->residual + i * g->ld_residual + col : NULL,
-            .ld_residual = g->ld_residual,
-            .multiply = g->multiply,
-            .n_rows = h,
-            .n_cols = g->n - col < NR ? g->n - col : NR,
+            .to =
+                {
+                    .c = g->c + i * g->ldc + col,
+                    .ldc = g->ldc,
+                    .residual = g->residual ? g->residual + i * g->ld_residual + col : NULL,
+                    .ld_residual = g->ld_residual,
+                    .multiply = g->multiply,
+                    .n_rows = h,
+                    .n_cols = g->n - col < NR ? g->n - col : NR,
+                },
         };
         finishes[g->activation](&strip);
     }

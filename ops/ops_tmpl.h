@@ -29,7 +29,7 @@ RP_V16_FN v16 load_dtype(const void *row, rp_dtype dtype, size_t column, size_t 
     if (dtype != RP_DTYPE_F32)
         return load_halves((const uint16_t *)row + column, dtype, n);
     const float *p = (const float *)row + column;
-    return n == 16 ? v_load(p) : v_load_n(p, n);
+    return v_load_some(p, n);
 }
 
 /* y = row, or y += row; dtype and add are constants where this is inlined. */
@@ -82,20 +82,6 @@ static void embed(const struct rp_ops_table *tables, size_t n_tables, size_t wid
 /* ---- norms ------------------------------------------------------------------------------------
  */
 
-/* Columns [c, c + n) of a row: n is 16 or what is left. */
-RP_V16_FN v16 load(const float *p, size_t n)
-{
-    return n == 16 ? v_load(p) : v_load_n(p, n);
-}
-
-RP_V16_FN void store(float *p, v16 v, size_t n)
-{
-    if (n == 16)
-        v_store(p, v);
-    else
-        v_store_n(p, v, n);
-}
-
 /* v with zeros from lane n on. */
 RP_V16_FN v16 first_lanes(v16 v, size_t n)
 {
@@ -126,7 +112,7 @@ struct moments {
         sum[i] = v_zero();
 #define ROW_SUM(i)                                                                                 \
     if (i < n)                                                                                     \
-        sum[i] = v_add(sum[i], load(x + i * ldx + c, some));
+        sum[i] = v_add(sum[i], v_load_some(x + i * ldx + c, some));
 #define ROW_MEAN(i)                                                                                \
     if (i < n) {                                                                                   \
         m[i].mean = v_sum(sum[i]) / (float)g->width;                                               \
@@ -134,7 +120,7 @@ struct moments {
     }
 #define ROW_SQUARE(i)                                                                              \
     if (i < n) {                                                                                   \
-        const v16 d = v_sub(load(x + i * ldx + c, some), first_lanes(mean[i], some));              \
+        const v16 d = v_sub(v_load_some(x + i * ldx + c, some), first_lanes(mean[i], some));       \
         sum[i] = v_fma(d, d, sum[i]);                                                              \
     }
 #define ROW_MOMENTS(i)                                                                             \
@@ -183,15 +169,15 @@ static size_t next_moments(const struct norm *g, const float *x, size_t ldx, siz
 /* Columns [c, c + n) of the result. */
 RP_V16_FN v16 normed(const struct norm *g, const float *x, struct moments m, size_t c, size_t n)
 {
-    const v16 centred = v_sub(load(x + c, n), v_set1(m.mean));
-    const v16 v = v_mul(centred, v_set1(m.scale)), w = load(g->w + c, n);
-    return g->b ? v_fma(v, w, load(g->b + c, n)) : v_mul(v, w);
+    const v16 centred = v_sub(v_load_some(x + c, n), v_set1(m.mean));
+    const v16 v = v_mul(centred, v_set1(m.scale)), w = v_load_some(g->w + c, n);
+    return g->b ? v_fma(v, w, v_load_some(g->b + c, n)) : v_mul(v, w);
 }
 
 /* The row lies in the first-level cache by now. */
 static void norm_row(const struct norm *g, const float *x, struct moments m, float *y)
 {
-    EACH_COLUMN(store(y + c, normed(g, x, m, c, some), some);)
+    EACH_COLUMN(v_store_some(y + c, normed(g, x, m, c, some), some);)
 }
 
 static void layer_norm(const float *x, size_t ldx, const float *w, const float *b, float eps,
@@ -323,18 +309,13 @@ static void glu(rp_activation which, const float *x, size_t ldx, size_t width, f
 RP_V16_FN void turn_halves(const float *x, const float *table, size_t half, size_t i, size_t n,
                            float *y)
 {
-    const v16 a = n == 16 ? v_load(x + i) : v_load_n(x + i, n);
-    const v16 b = n == 16 ? v_load(x + half + i) : v_load_n(x + half + i, n);
-    const v16 c = n == 16 ? v_load(table + i) : v_load_n(table + i, n);
-    const v16 s = n == 16 ? v_load(table + half + i) : v_load_n(table + half + i, n);
+    const v16 a = v_load_some(x + i, n);
+    const v16 b = v_load_some(x + half + i, n);
+    const v16 c = v_load_some(table + i, n);
+    const v16 s = v_load_some(table + half + i, n);
     const v16 p = v_fma(a, c, v_neg(v_mul(b, s))), q = v_fma(b, c, v_mul(a, s));
-    if (n == 16) {
-        v_store(y + i, p);
-        v_store(y + half + i, q);
-    } else {
-        v_store_n(y + i, p, n);
-        v_store_n(y + half + i, q, n);
-    }
+    v_store_some(y + i, p, n);
+    v_store_some(y + half + i, q, n);
 }
 
 /* Columns [c, c + n) of a head whose pairs lie side by side: the table has each cosine twice, and
@@ -342,14 +323,11 @@ RP_V16_FN void turn_halves(const float *x, const float *table, size_t half, size
 RP_V16_FN void turn_pairs(const float *x, const float *table, size_t rotated, size_t c, size_t n,
                           float *y)
 {
-    const v16 a = n == 16 ? v_load(x + c) : v_load_n(x + c, n);
-    const v16 cosines = n == 16 ? v_load(table + c) : v_load_n(table + c, n);
-    const v16 sines = n == 16 ? v_load(table + rotated + c) : v_load_n(table + rotated + c, n);
+    const v16 a = v_load_some(x + c, n);
+    const v16 cosines = v_load_some(table + c, n);
+    const v16 sines = v_load_some(table + rotated + c, n);
     const v16 p = v_fma(a, cosines, v_mul(v_swap_pairs(a), sines));
-    if (n == 16)
-        v_store(y + c, p);
-    else
-        v_store_n(y + c, p, n);
+    v_store_some(y + c, p, n);
 }
 
 static void turn_head(const struct rp_ops_rope *rope, const float *table, const float *x, float *y)
@@ -390,8 +368,7 @@ static void add_table(const struct rp_ops_table *table, const float *x, size_t l
     }
 }
 
-/* ---- softmax of logits
- * -----------------------------------------------------------------------------
+/* ---- softmax of logits -------------------------------------------------------------------------
  */
 
 /* exp(l / temperature - top) of up to sixteen logits; 0 in the lanes past them. */
@@ -640,8 +617,8 @@ RP_V16_FN struct rp_qgemm_row_tail tail_of(const struct range *range)
 /* Columns [c, c + n) of a row, smoothed. */
 RP_V16_FN v16 smoothed(const float *x, const float *factors, size_t c, size_t n)
 {
-    const v16 v = load(x + c, n);
-    return factors ? v_mul(v, load(factors + c, n)) : v;
+    const v16 v = v_load_some(x + c, n);
+    return factors ? v_mul(v, v_load_some(factors + c, n)) : v;
 }
 
 /* The bytes of a row whose range is known, and its tail. */

@@ -17,13 +17,54 @@
 RP_V16_FN void v_store_result(float *c, v16 x, const float *residual, bool multiply, size_t n)
 {
     if (residual) {
-        const v16 r = n == 16 ? v_load(residual) : v_load_n(residual, n);
+        const v16 r = v_load_some(residual, n);
         x = multiply ? v_mul(x, r) : v_add(x, r);
     }
-    if (n == 16)
-        v_store(c, x);
-    else
-        v_store_n(c, x, n);
+    v_store_some(c, x, n);
 }
+
+/* Where a strip of 1..16 columns of results goes. */
+struct rp_result {
+    float *c;
+    size_t ldc;
+    const float *residual; /* as of v_store_result */
+    size_t ld_residual;
+    bool multiply;
+    size_t n_rows, n_cols;
+};
+
+/* Rows [i, i + count) of it, from what x has before the activation. */
+RP_V16_FN void v_store_results(const struct rp_result *to, rp_activation activation, v16 *x,
+                               size_t i, const size_t count)
+{
+    v_activate_each(activation, x, count);
+    V_EACH (j, count)
+        v_store_result(to->c + (i + j) * to->ldc, x[j],
+                       to->residual ? to->residual + (i + j) * to->ld_residual : NULL, to->multiply,
+                       to->n_cols);
+}
+
+/* Defines finishes[], a function of each activation that finishes a struct strip.  That has a
+ * struct rp_result `to`, and take_rows(strip, i, count, x) gives rows [i, i + count) of its sums.
+ */
+#define RP_FINISH(which)                                                                           \
+    static __attribute__((noinline)) void finish_##which(const struct strip *strip)                \
+    {                                                                                              \
+        const struct strip s = *strip; /* no store to C can change this one */                     \
+        v16 x[V_GROUP_MAX];                                                                        \
+        size_t i = 0;                                                                              \
+        for (; i + V_GROUP <= s.to.n_rows; i += V_GROUP) {                                         \
+            take_rows(&s, i, V_GROUP, x);                                                          \
+            v_store_results(&s.to, RP_ACT_##which, x, i, V_GROUP);                                 \
+        }                                                                                          \
+        for (; i < s.to.n_rows; i++) {                                                             \
+            take_rows(&s, i, 1, x);                                                                \
+            v_store_results(&s.to, RP_ACT_##which, x, i, 1);                                       \
+        }                                                                                          \
+    }
+#define RP_FINISH_ENTRY(which) [RP_ACT_##which] = finish_##which,
+#define RP_FINISHES                                                                                \
+    RP_EACH_ACTIVATION(RP_FINISH)                                                                  \
+    static void (*const finishes[])(const struct strip *) = {RP_EACH_ACTIVATION(RP_FINISH_ENTRY)};
 
 #endif

@@ -60,6 +60,20 @@
 
 /* What is made of the operations above, the same for all. */
 
+/* The first n lanes in memory, 0 <= n <= 16, without a mask where all are there. */
+RP_V16_FN v16 v_load_some(const float *p, size_t n)
+{
+    return n == 16 ? v_load(p) : v_load_n(p, n);
+}
+
+RP_V16_FN void v_store_some(float *p, v16 v, size_t n)
+{
+    if (n == 16)
+        v_store(p, v);
+    else
+        v_store_n(p, v, n);
+}
+
 RP_V16_FN v16 v_abs(v16 a)
 {
     return v_from_bits(vi_and(v_bits(a), vi_set1(INT32_MAX)));

@@ -21,22 +21,15 @@ struct strip {
     size_t row_bytes;
     const float *panel; /* the panel's tail */
     const float *bias;  /* n_cols, or NULL */
-    float *c;
-    size_t ldc;
-    const float *residual;
-    size_t ld_residual;
-    bool multiply;
-    size_t n_rows, n_cols;
+    struct rp_result to;
 };
 
-/* `count` rows from row i on. */
-static inline __attribute__((always_inline)) void
-finish_rows(const struct strip *s, const rp_activation activation, size_t i, const size_t count)
+/* Rows [i, i + count), before the activation. */
+RP_V16_FN void take_rows(const struct strip *s, size_t i, const size_t count, v16 *x)
 {
     const v16 scale = v_load(s->panel);
     const v16i colsum = v_bits(v_load(s->panel + RP_QGEMM_NR));
-    const v16 bias = s->bias ? v_load_n(s->bias, s->n_cols) : v_zero();
-    v16 x[V_GROUP_MAX];
+    const v16 bias = s->bias ? v_load_n(s->bias, s->to.n_cols) : v_zero();
     V_EACH (j, count) {
         struct rp_qgemm_row_tail row;
         memcpy(&row, s->row + (i + j) * s->row_bytes, sizeof row);
@@ -45,33 +38,9 @@ finish_rows(const struct strip *s, const rp_activation activation, size_t i, con
         const v16 both = v_mul(v_set1(row.scale), scale);
         x[j] = s->bias ? v_fma(acc, both, bias) : v_mul(acc, both);
     }
-    v_activate_each(activation, x, count);
-    V_EACH (j, count)
-        v_store_result(s->c + (i + j) * s->ldc, x[j],
-                       s->residual ? s->residual + (i + j) * s->ld_residual : NULL, s->multiply,
-                       s->n_cols);
 }
 
-static inline __attribute__((always_inline)) void finish_strip(const struct strip *strip,
-                                                               const rp_activation activation)
-{
-    const struct strip s = *strip; /* no store to C can change this one */
-    size_t i = 0;
-    for (; i + V_GROUP <= s.n_rows; i += V_GROUP)
-        finish_rows(&s, activation, i, V_GROUP);
-    for (; i < s.n_rows; i++)
-        finish_rows(&s, activation, i, 1);
-}
-
-typedef void finish_fn(const struct strip *s);
-#define FINISH(which)                                                                              \
-    static __attribute__((noinline)) void finish_##which(const struct strip *s)                    \
-    {                                                                                              \
-        finish_strip(s, RP_ACT_##which);                                                           \
-    }
-#define FINISH_ENTRY(which) [RP_ACT_##which] = finish_##which,
-RP_EACH_ACTIVATION(FINISH)
-static finish_fn *const finishes[] = {RP_EACH_ACTIVATION(FINISH_ENTRY)};
+RP_FINISHES
 
 /* Rows [i, i + h) of C, panels [p, p + n_panels), from `sums`, which has the panels side by side.
  */
@@ -89,13 +58,16 @@ static void finish_tile(const struct rp_qgemm_args *g, size_t i, size_t h, size_
             .row_bytes = row_bytes,
             .panel = (const float *)(const void *)(tail + (p + j) * rp_qgemm_panel_bytes(g->k)),
             .bias = g->bias ? g->bias + col : NULL,
-            .c = g->c + i * g->ldc + col,
-            .ldc = g->ldc,
-            .residual = g->residual ? g->residual + i * g->ld_residual + col : NULL,
-            .ld_residual = g->ld_residual,
-            .multiply = g->multiply,
-            .n_rows = h,
-            .n_cols = g->n - col < RP_QGEMM_NR ? g->n - col : RP_QGEMM_NR,
+            .to =
+                {
+                    .c = g->c + i * g->ldc + col,
+                    .ldc = g->ldc,
+                    .residual = g->residual ? g->residual + i * g->ld_residual + col : NULL,
+                    .ld_residual = g->ld_residual,
+                    .multiply = g->multiply,
+                    .n_rows = h,
+                    .n_cols = g->n - col < RP_QGEMM_NR ? g->n - col : RP_QGEMM_NR,
+                },
         };
         finishes[g->activation](&strip);
     }

@@ -3,12 +3,15 @@
 
 #include <dirent.h>
 #include <math.h>
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include <cmocka.h>
 
 /* A helper that cannot do its work ends the test program: there is nothing to assert about. */
 static void must(bool ok, const char *what)
@@ -601,4 +604,11 @@ void maker_model_write(struct maker_model *m, const struct maker_dir *dir,
     maker_write_json(dir, "config.json", config);
     json_decref(index);
     json_decref(config);
+}
+
+void assert_says(const char *text, const char *word)
+{
+    if (!text || !strstr(text, word))
+        print_error("\"%s\" is not in \"%s\"\n", word, text ? text : "(none)");
+    assert_true(text && strstr(text, word));
 }

@@ -119,4 +119,7 @@ void maker_model_write(struct maker_model *m, const struct maker_dir *dir,
 uint64_t maker_random(uint64_t *state);
 float maker_random_float(uint64_t *state); /* in [-1, 1) */
 
+/* Fails when there is no text (usually an error's), or it does not have the word; shows both. */
+void assert_says(const char *text, const char *word);
+
 #endif

@@ -29,13 +29,6 @@ static int tear_down(void **state)
     return 0;
 }
 
-static void assert_says(const char *text, const char *word)
-{
-    if (!strstr(text, word))
-        print_error("\"%s\" is not in \"%s\"\n", word, text);
-    assert_non_null(strstr(text, word));
-}
-
 /* Sets key to the JSON text `value` in the family's good config; NULL removes the key. */
 static void write_edited(const char *family, const char *key, const char *value)
 {

@@ -298,13 +298,6 @@ static rp_session *open_session(const struct scorer *s, rp_pool *pool, bool no_f
     return session;
 }
 
-static void run_ok(rp_session *session, const rp_batch *batch)
-{
-    rp_error err = {RP_OK, ""};
-    if (rp_session_run(session, batch, &err) != RP_OK)
-        fail_msg("%s", err.message);
-}
-
 static rp_view output(const rp_session *session, const char *name)
 {
     rp_view v;
@@ -342,10 +335,10 @@ static void types_follow_their_sequence(void **state)
     rp_batch b = five();
     float plain[12 * 8];
     b.qtypes = NULL;
-    run_ok(session, &b);
+    toy_run_ok(session, &b);
     memcpy(plain, output(session, "x").data, sizeof plain); /* type 0 */
     b.qtypes = qtypes;
-    run_ok(session, &b);
+    toy_run_ok(session, &b);
     const rp_view x = output(session, "x");
     assert_int_equal(x.rows, 12);
     for (size_t seq = 0; seq < 5; seq++)
@@ -367,7 +360,7 @@ static void features_follow_their_sequence(void **state)
     scorer_make(&s, false);
     rp_session *session = open_session(&s, NULL, false);
     const rp_batch b = five();
-    run_ok(session, &b);
+    toy_run_ok(session, &b);
     const rp_view features = output(session, "features"), logits = output(session, "logits");
     assert_int_equal(features.rows, 5);
     assert_int_equal(logits.rows, 6);
@@ -391,9 +384,9 @@ static void a_batch_without_markers(void **state)
     scorer_make(&s, false);
     rp_session *session = open_session(&s, NULL, false);
     rp_batch b = five();
-    run_ok(session, &b);
+    toy_run_ok(session, &b);
     b.markers = b.mcu = NULL;
-    run_ok(session, &b);
+    toy_run_ok(session, &b);
     const rp_view features = output(session, "features");
     assert_int_equal(output(session, "logits").rows, 0);
     for (size_t seq = 0; seq < 5; seq++) {
@@ -417,7 +410,7 @@ static void same_bits_in_every_way(void **state)
         for (int no_fuse = 0; no_fuse < 2; no_fuse++) {
             rp_pool *pool = toy_pool(threads);
             rp_session *session = open_session(&s, pool, no_fuse);
-            run_ok(session, &b);
+            toy_run_ok(session, &b);
             const rp_view v = output(session, "features");
             if (threads == 1 && !no_fuse)
                 memcpy(want, v.data, sizeof want);
@@ -436,7 +429,7 @@ static void same_bits_in_every_way(void **state)
         alone.markers = markers + mcu[seq];
         alone.mcu = alone_mcu;
         alone.qtypes = qtypes + seq;
-        run_ok(session, &alone);
+        toy_run_ok(session, &alone);
         assert_memory_equal(output(session, "features").data, want + seq * 12, 12 * sizeof *want);
     }
     rp_session_destroy(session);
@@ -488,7 +481,7 @@ static void wrong_types_are_named(void **state)
     assert_string_equal(err.message, "sequence 1: question type -1 is outside the table type_emb, "
                                      "which has 3 rows");
     wrong[1] = 0;
-    run_ok(session, &b);
+    toy_run_ok(session, &b);
     rp_session_destroy(session);
     scorer_free(&s);
 }
@@ -503,10 +496,10 @@ static void a_warm_run_allocates_nothing(void **state)
     rp_pool *pool = toy_pool(2);
     rp_session *session = open_session(&s, pool, false);
     const rp_batch b = five();
-    run_ok(session, &b);
+    toy_run_ok(session, &b);
     const size_t before = alloc_count();
     assert_true(before > 0);
-    run_ok(session, &b);
+    toy_run_ok(session, &b);
     assert_int_equal(alloc_count(), before);
     rp_session_destroy(session);
     rp_pool_destroy(pool);

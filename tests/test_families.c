@@ -39,13 +39,6 @@ static int tear_down(void **state)
     return 0;
 }
 
-static void assert_says(const char *text, const char *word)
-{
-    if (!text || !strstr(text, word))
-        print_error("\"%s\" is not in \"%s\"\n", word, text ? text : "(none)");
-    assert_true(text && strstr(text, word));
-}
-
 static rp_model *load(const char *folder, unsigned flags)
 {
     rp_model_options options;

@@ -55,26 +55,6 @@ static void quantize(struct toy *toy, const char *keep)
         fail_msg("%s", err.message);
 }
 
-static rp_session *make_session(const struct toy *toy, rp_pool *pool, uint32_t isa, bool no_fuse)
-{
-    rp_session_options o;
-    rp_session *s;
-    rp_session_options_init(&o);
-    o.pool = pool;
-    o.isa = isa;
-    o.no_fuse = no_fuse;
-    o.poison = true;
-    assert_int_equal(rp_session_create(toy->graph, toy->weights, &o, &s, NULL), RP_OK);
-    return s;
-}
-
-static void run_ok(rp_session *s, const rp_batch *b)
-{
-    rp_error err = {RP_OK, ""};
-    if (rp_session_run(s, b, &err) != RP_OK)
-        fail_msg("%s", err.message);
-}
-
 static rp_view output(rp_session *s, const char *name)
 {
     rp_view v;
@@ -84,8 +64,8 @@ static rp_view output(rp_session *s, const char *name)
 
 static uint64_t hash_run(const struct toy *toy, rp_pool *pool, uint32_t isa, bool no_fuse)
 {
-    rp_session *s = make_session(toy, pool, isa, no_fuse);
-    run_ok(s, &batch.batch);
+    rp_session *s = toy_session(toy, pool, isa, no_fuse);
+    toy_run_ok(s, &batch.batch);
     const uint64_t h = toy_hash_outputs(s);
     rp_session_destroy(s);
     return h;
@@ -137,7 +117,7 @@ static void same_bits_for_threads_modes_and_fusion(void **state)
         rp_pool *pool = toy_pool(threads[i]);
         assert_int_equal(hash_run(&toy, pool, RP_ISA_DEFAULT, false), golden);
         assert_int_equal(hash_run(&toy, pool, RP_ISA_DEFAULT, true), golden);
-        rp_session *watched = make_session(&toy, pool, RP_ISA_DEFAULT, false); /* by step */
+        rp_session *watched = toy_session(&toy, pool, RP_ISA_DEFAULT, false); /* by step */
         assert_int_equal(rp_session_digest(watched, &batch.batch, &digest, NULL), RP_OK);
         assert_int_equal(toy_hash_outputs(watched), golden);
         rp_session_destroy(watched);
@@ -153,9 +133,9 @@ static void same_bits_in_any_batch(void **state)
     struct toy toy;
     make_toy(&toy);
     quantize(&toy, NULL);
-    rp_session *together = make_session(&toy, NULL, RP_ISA_DEFAULT, false);
-    rp_session *alone = make_session(&toy, NULL, RP_ISA_DEFAULT, false);
-    run_ok(together, &batch.batch);
+    rp_session *together = toy_session(&toy, NULL, RP_ISA_DEFAULT, false);
+    rp_session *alone = toy_session(&toy, NULL, RP_ISA_DEFAULT, false);
+    toy_run_ok(together, &batch.batch);
     const rp_view all = output(together, "embedding");
     for (size_t i = 0; i < COUNT(mixed); i++) {
         const int32_t cu[] = {0, (int32_t)mixed[i]};
@@ -165,7 +145,7 @@ static void same_bits_in_any_batch(void **state)
         one.ids = batch.ids + batch.cu[i];
         one.type_ids = batch.types + batch.cu[i];
         one.cu = cu;
-        run_ok(alone, &one);
+        toy_run_ok(alone, &one);
         assert_memory_equal(output(alone, "embedding").data, all.data + i * all.width,
                             all.width * sizeof(float));
     }
@@ -194,10 +174,10 @@ static double least_cosine(const char *keep)
     make_toy(&exact);
     make_toy(&rounded);
     quantize(&rounded, keep);
-    rp_session *a = make_session(&exact, NULL, RP_ISA_DEFAULT, false);
-    rp_session *b = make_session(&rounded, NULL, RP_ISA_DEFAULT, false);
-    run_ok(a, &batch.batch);
-    run_ok(b, &batch.batch);
+    rp_session *a = toy_session(&exact, NULL, RP_ISA_DEFAULT, false);
+    rp_session *b = toy_session(&rounded, NULL, RP_ISA_DEFAULT, false);
+    toy_run_ok(a, &batch.batch);
+    toy_run_ok(b, &batch.batch);
     const rp_view x = output(a, "embedding"), y = output(b, "embedding");
     double least = 1;
     for (size_t r = 0; r < x.rows; r++)
@@ -224,7 +204,7 @@ static void close_to_fp32(void **state)
 /* The kind of the step of that name; NULL: there is none. */
 static const char *kind_of(const struct toy *toy, const char *name)
 {
-    rp_session *s = make_session(toy, NULL, RP_ISA_DEFAULT, false);
+    rp_session *s = toy_session(toy, NULL, RP_ISA_DEFAULT, false);
     const rp_plan *plan;
     const char *kind = NULL;
     assert_int_equal(rp_session_plan(s, 16, 1, 4, &plan, NULL), RP_OK);
@@ -387,11 +367,11 @@ static void a_warm_run_allocates_nothing(void **state)
     make_toy(&toy);
     quantize(&toy, NULL);
     rp_pool *pool = toy_pool(2);
-    rp_session *s = make_session(&toy, pool, RP_ISA_DEFAULT, false);
-    run_ok(s, &batch.batch);
+    rp_session *s = toy_session(&toy, pool, RP_ISA_DEFAULT, false);
+    toy_run_ok(s, &batch.batch);
     const size_t before = alloc_count();
     for (int i = 0; i < 3; i++)
-        run_ok(s, &batch.batch);
+        toy_run_ok(s, &batch.batch);
     assert_int_equal(alloc_count(), before);
     rp_session_destroy(s);
     rp_pool_destroy(pool);

@@ -41,34 +41,14 @@ static void quantize(const struct toy *toy)
         fail_msg("%s", err.message);
 }
 
-static rp_session *make_session(const struct toy *toy, rp_pool *pool, uint32_t isa, bool no_fuse)
-{
-    rp_session_options o;
-    rp_session *s;
-    rp_session_options_init(&o);
-    o.pool = pool;
-    o.isa = isa;
-    o.no_fuse = no_fuse;
-    o.poison = true;
-    assert_int_equal(rp_session_create(toy->graph, toy->weights, &o, &s, NULL), RP_OK);
-    return s;
-}
-
-static void run_ok(rp_session *s, const rp_batch *b)
-{
-    rp_error err = {RP_OK, ""};
-    if (rp_session_run(s, b, &err) != RP_OK)
-        fail_msg("%s", err.message);
-}
-
 /* ---- the same bits ------------------------------------------------------------------------------
  */
 
 static uint64_t hash_run(const struct toy *toy, rp_pool *pool, uint32_t isa, bool no_fuse,
                          const rp_batch *batch)
 {
-    rp_session *s = make_session(toy, pool, isa, no_fuse);
-    run_ok(s, batch);
+    rp_session *s = toy_session(toy, pool, isa, no_fuse);
+    toy_run_ok(s, batch);
     const uint64_t h = toy_hash_outputs(s);
     rp_session_destroy(s);
     return h;
@@ -155,13 +135,13 @@ static void columns_beside_the_heads(void **state)
     x = rp_graph_rope(toy.graph, "rope", x, &rope);
     rp_graph_output(toy.graph, "x", x, RP_ROWS_TOKENS, OUT);
     toy_batch_make(&b, lengths, COUNT(lengths), VOCABULARY, 1);
-    rp_session *apart = make_session(&toy, NULL, RP_ISA_DEFAULT, true);
+    rp_session *apart = toy_session(&toy, NULL, RP_ISA_DEFAULT, true);
     rp_view want, got;
-    run_ok(apart, &b.batch);
+    toy_run_ok(apart, &b.batch);
     assert_int_equal(rp_session_output(apart, "x", &want, NULL), RP_OK);
     for (size_t i = 0; i < COUNT(threads); i++) {
-        rp_session *s = make_session(&toy, pools[i], RP_ISA_DEFAULT, false);
-        run_ok(s, &b.batch);
+        rp_session *s = toy_session(&toy, pools[i], RP_ISA_DEFAULT, false);
+        toy_run_ok(s, &b.batch);
         assert_int_equal(rp_session_output(s, "x", &got, NULL), RP_OK);
         assert_int_equal(got.rows, 71);
         assert_memory_equal(got.data, want.data, 71 * OUT * sizeof *got.data);
@@ -220,9 +200,9 @@ static struct looking look_at(const struct toy *toy, const char *suffix, bool no
     struct looking seen = {.suffix = suffix, .hash = 1};
     const rp_observer observer = {
         .struct_size = sizeof observer, .want = want_suffix, .show = look, .context = &seen};
-    rp_session *s = make_session(toy, pools[1], RP_ISA_DEFAULT, no_fuse);
+    rp_session *s = toy_session(toy, pools[1], RP_ISA_DEFAULT, no_fuse);
     rp_session_observe(s, &observer);
-    run_ok(s, batch);
+    toy_run_ok(s, batch);
     assert_int_equal(toy_hash_outputs(s), outputs);
     rp_session_destroy(s);
     return seen;

@@ -29,13 +29,6 @@ static int tear_down(void **state)
     return 0;
 }
 
-static void assert_says(const char *text, const char *word)
-{
-    if (!strstr(text, word))
-        print_error("\"%s\" is not in \"%s\"\n", word, text);
-    assert_non_null(strstr(text, word));
-}
-
 /* The next word of *p; false at the end. */
 static bool next_word(const char **p, char word[64])
 {

@@ -163,13 +163,6 @@ static rp_status look(void *context, const rp_step_info *step, const rp_view *vi
     return RP_OK;
 }
 
-static void run_ok(rp_session *s, const rp_batch *batch)
-{
-    rp_error err = {0};
-    if (rp_session_run(s, batch, &err) != RP_OK)
-        fail_msg("%s", err.message);
-}
-
 /* All outputs one after the other, and the work of the plan that made them. */
 static float *outputs_of(const struct made *m, const rp_batch *batch, struct way way, size_t *n,
                          uint64_t *flops)
@@ -180,7 +173,7 @@ static float *outputs_of(const struct made *m, const rp_batch *batch, struct way
     float *all = NULL;
     if (way.observed)
         rp_session_observe(s, &observer);
-    run_ok(s, batch);
+    toy_run_ok(s, batch);
     *n = 0;
     for (size_t i = 0; i < m->n_outputs; i++) {
         rp_view v;
@@ -412,7 +405,7 @@ static void nothing_to_read(void **state)
         b.batch.markers = NULL; /* and no count of them */
         rp_session *s = open_session(&m, (struct way){.pool = pool});
         b.batch.mcu = NULL;
-        run_ok(s, &b.batch);
+        toy_run_ok(s, &b.batch);
         rp_session_destroy(s);
         toy_batch_free(&b);
         unmake(&m);
@@ -446,7 +439,7 @@ static void check_steps(const struct made *m, bool no_prune, const char *want)
         .struct_size = sizeof observer, .want = want_all, .show = note_rows, .context = &r};
     rp_session *s = open_session(m, (struct way){.no_prune = no_prune});
     rp_session_observe(s, &observer);
-    run_ok(s, &b.batch);
+    toy_run_ok(s, &b.batch);
     assert_string_equal(r.text, want);
     rp_session_destroy(s);
     toy_batch_free(&b);
@@ -557,7 +550,7 @@ static void only_what_is_read_is_work(void **state)
         assert_int_equal(rp_session_plan(s, tokens, seqs, markers, &plan, NULL), RP_OK);
         assert_int_equal(rp_plan_flops(plan, &b.batch), cases[i].flops);
         assert_int_equal(rp_session_profile_start(s, 0, NULL), RP_OK);
-        run_ok(s, &b.batch);
+        toy_run_ok(s, &b.batch);
         assert_int_equal(rp_session_plan(s, tokens, seqs, markers, &plan, NULL), RP_OK);
         assert_int_equal(rp_session_profile(s, &profile, NULL), RP_OK);
         uint64_t counted = 0;
@@ -648,7 +641,7 @@ static void one_row_is_work_for_all(void **state)
     assert_true(check_same(&m, &b.batch, pool));
     rp_session *s = open_session(&m, (struct way){.pool = pool});
     assert_int_equal(rp_session_profile_start(s, 0, NULL), RP_OK);
-    run_ok(s, &b.batch);
+    toy_run_ok(s, &b.batch);
     assert_int_equal(rp_session_profile(s, &profile, NULL), RP_OK);
     assert_int_equal(rp_session_plan(s, length, 1, 0, &plan, NULL), RP_OK);
     for (size_t i = 0; i < profile.n_steps; i++) {
@@ -680,9 +673,9 @@ static void a_warm_run_allocates_nothing(void **state)
     output(&m, rp_graph_pool(m.graph, "cls", x, RP_POOL_CLS), RP_ROWS_SEQS, WIDTH);
     output(&m, rp_graph_gather_markers(m.graph, "mark", x), RP_ROWS_MARKERS, WIDTH);
     rp_session *s = open_session(&m, (struct way){.pool = pool});
-    run_ok(s, &b.batch);
+    toy_run_ok(s, &b.batch);
     const size_t before = alloc_count();
-    run_ok(s, &b.batch);
+    toy_run_ok(s, &b.batch);
     assert_int_equal(alloc_count(), before);
     rp_session_destroy(s);
     rp_pool_destroy(pool);

@@ -51,13 +51,6 @@ static rp_session *make_session(const struct toy *t, rp_pool *pool, const rp_ses
     return s;
 }
 
-static void run_ok(rp_session *s, const rp_batch *batch)
-{
-    rp_error err = {RP_OK, ""};
-    if (rp_session_run(s, batch, &err) != RP_OK)
-        fail_msg("%s", err.message);
-}
-
 /* Copy of an output; *n floats. */
 static float *copy_output(rp_session *s, const char *name, size_t *n)
 {
@@ -90,7 +83,7 @@ static void same_bits_for_every_thread_count(void **state)
         rp_pool *pool = toy_pool(threads[i]);
         rp_session *s = make_session(&toy, pool, NULL);
         for (int again = 0; again < 3; again++) {
-            run_ok(s, &b.batch);
+            toy_run_ok(s, &b.batch);
             const uint64_t h = toy_hash_outputs(s);
             if (!first)
                 first = h;
@@ -110,11 +103,11 @@ static void same_bits_in_both_modes(void **state)
     struct toy_batch b;
     toy_batch_make(&b, lengths, 2, toy.vocabulary, 6);
     rp_session *alone = make_session(&toy, NULL, NULL);
-    run_ok(alone, &b.batch);
+    toy_run_ok(alone, &b.batch);
     const uint64_t want = toy_hash_outputs(alone);
     rp_pool *pool = toy_pool(4);
     rp_session *shared = make_session(&toy, pool, NULL);
-    run_ok(shared, &b.batch);
+    toy_run_ok(shared, &b.batch);
     assert_int_equal(toy_hash_outputs(shared), want);
     uint64_t hashes[64];
     rp_digest digest = {.struct_size = sizeof digest, .capacity = 64, .hashes = hashes};
@@ -144,7 +137,7 @@ static void same_bits_for_every_isa(void **state)
         rp_session_options_init(&o);
         o.isa = levels[i];
         rp_session *s = make_session(&toy, NULL, &o);
-        run_ok(s, &b.batch);
+        toy_run_ok(s, &b.batch);
         if (!want)
             want = toy_hash_outputs(s);
         assert_int_equal(toy_hash_outputs(s), want);
@@ -168,8 +161,8 @@ static void same_bits_without_fusion(void **state)
     rp_session *fused = make_session(&toy, NULL, &o);
     o.no_fuse = true;
     rp_session *plain = make_session(&toy, NULL, &o);
-    run_ok(fused, &b.batch);
-    run_ok(plain, &b.batch);
+    toy_run_ok(fused, &b.batch);
+    toy_run_ok(plain, &b.batch);
     assert_int_equal(toy_hash_outputs(fused), toy_hash_outputs(plain));
     rp_session_destroy(fused);
     rp_session_destroy(plain);
@@ -190,7 +183,7 @@ static uint64_t hash_of_a_run(const struct toy *t, rp_pool *pool, uint32_t isa, 
     o.isa = isa;
     o.no_fuse = no_fuse;
     rp_session *s = make_session(t, pool, &o);
-    run_ok(s, batch);
+    toy_run_ok(s, batch);
     const uint64_t hash = toy_hash_outputs(s);
     assert_int_equal(rp_session_digest(s, batch, &digest, NULL), RP_OK);
     assert_int_equal(toy_hash_outputs(s), hash);
@@ -269,7 +262,7 @@ static void a_rope_in_place_and_out_of_place(void **state)
         b.n_seqs = 2;
         b.ids = ids;
         b.cu = cu;
-        run_ok(s, &b);
+        toy_run_ok(s, &b);
         assert_int_equal(rp_session_output(s, "turned", &turned, NULL), RP_OK);
         for (size_t r = 0; r < 5; r++) {
             const double position = r < 2 ? (double)r : (double)(r - 2);
@@ -306,7 +299,7 @@ static void same_bits_in_any_batch(void **state)
     for (size_t i = 0; i < COUNT(pool_of_lengths); i++) {
         struct toy_batch b;
         toy_batch_make(&b, &pool_of_lengths[i], 1, toy.vocabulary, 9);
-        run_ok(s, &b.batch);
+        toy_run_ok(s, &b.batch);
         alone[i] = copy_output(s, "embedding", &n);
         toy_batch_free(&b);
     }
@@ -320,7 +313,7 @@ static void same_bits_in_any_batch(void **state)
         struct toy_batch b;
         rp_view v;
         toy_batch_make(&b, lengths, count, toy.vocabulary, 9);
-        run_ok(s, &b.batch);
+        toy_run_ok(s, &b.batch);
         assert_int_equal(rp_session_output(s, "embedding", &v, NULL), RP_OK);
         for (size_t i = 0; i < count; i++)
             assert_memory_equal(v.data + i * v.width, alone[which[i]], v.width * sizeof(float));
@@ -352,8 +345,8 @@ static void nothing_stale_between_buckets(void **state)
             lengths[i] = runs[r].length;
         toy_batch_make(&b, lengths, runs[r].n, rel.vocabulary, r);
         rp_session *fresh = make_session(&rel, NULL, NULL);
-        run_ok(kept, &b.batch);
-        run_ok(fresh, &b.batch);
+        toy_run_ok(kept, &b.batch);
+        toy_run_ok(fresh, &b.batch);
         assert_int_equal(toy_hash_outputs(kept), toy_hash_outputs(fresh));
         rp_session_destroy(fresh);
         toy_batch_free(&b);
@@ -395,9 +388,9 @@ static void random_models_agree_in_all_modes(void **state)
         rp_session *alone = make_session(&t, NULL, &so), *shared = make_session(&t, pool, &so);
         so.no_fuse = true;
         rp_session *plain = make_session(&t, pool, &so);
-        run_ok(alone, &b.batch);
-        run_ok(shared, &b.batch);
-        run_ok(plain, &b.batch);
+        toy_run_ok(alone, &b.batch);
+        toy_run_ok(shared, &b.batch);
+        toy_run_ok(plain, &b.batch);
         assert_int_equal(toy_hash_outputs(alone), toy_hash_outputs(shared));
         assert_int_equal(toy_hash_outputs(alone), toy_hash_outputs(plain));
         rp_session_destroy(alone);
@@ -420,7 +413,7 @@ static void empty_sequences_give_zero_rows(void **state)
     rp_view v;
     toy_batch_make(&b, lengths, 3, toy.vocabulary, 1);
     rp_session *s = make_session(&toy, NULL, NULL);
-    run_ok(s, &b.batch);
+    toy_run_ok(s, &b.batch);
     assert_int_equal(rp_session_output(s, "embedding", &v, NULL), RP_OK);
     assert_int_equal(v.rows, 3);
     for (size_t c = 0; c < v.width; c++) {
@@ -457,7 +450,7 @@ static void a_run_without_scratch(void **state)
     b.n_seqs = 1;
     b.ids = ids;
     b.cu = cu;
-    run_ok(s, &b);
+    toy_run_ok(s, &b);
     assert_int_equal(rp_session_output(s, "x", &view, NULL), RP_OK);
     assert_memory_equal(view.data, ((const float[]){5, 6, 1, 2}), 4 * sizeof(float));
     rp_session_destroy(s);
@@ -476,7 +469,7 @@ static void outputs_have_the_rows_of_the_batch(void **state)
     rp_session *s = make_session(&toy, NULL, NULL);
     assert_int_equal(rp_session_output(s, "last", &v, &err), RP_ERR_MISSING);
     assert_string_equal(err.message, "output last: nothing has run");
-    run_ok(s, &b.batch);
+    toy_run_ok(s, &b.batch);
     assert_int_equal(rp_session_output(s, "last", &v, NULL), RP_OK);
     assert_int_equal(v.rows, 15);
     assert_int_equal(v.kind, RP_ROWS_TOKENS);
@@ -504,11 +497,11 @@ static void a_warm_run_allocates_nothing(void **state)
     rp_session *s = make_session(&toy, pool, NULL);
     uint64_t hashes[64];
     rp_digest digest = {.struct_size = sizeof digest, .capacity = 64, .hashes = hashes};
-    run_ok(s, &b.batch);
+    toy_run_ok(s, &b.batch);
     const size_t before = alloc_count();
     assert_true(before > 0);
     for (int i = 0; i < 3; i++)
-        run_ok(s, &b.batch);
+        toy_run_ok(s, &b.batch);
     assert_int_equal(rp_session_digest(s, &b.batch, &digest, NULL), RP_OK);
     assert_int_equal(alloc_count(), before);
     rp_session_destroy(s);
@@ -528,7 +521,7 @@ static void a_reserved_run_allocates_nothing(void **state)
                                         (size_t)b.mcu[COUNT(mixed)], NULL),
                      RP_OK);
     const size_t before = alloc_count();
-    run_ok(s, &b.batch);
+    toy_run_ok(s, &b.batch);
     assert_int_equal(alloc_count(), before);
     rp_session_destroy(s);
     toy_batch_free(&b);
@@ -544,7 +537,7 @@ static size_t peak_of_a_session(const struct toy *t, const rp_session_options *o
     assert_int_equal(rp_session_create(t->graph, t->weights, o, &s, NULL), RP_OK);
     for (int round = 0; round < 2; round++)
         for (size_t i = 0; i < n; i++)
-            run_ok(s, &batches[i].batch);
+            toy_run_ok(s, &batches[i].batch);
     const size_t peak = alloc_peak() - before;
     rp_session_destroy(s);
     assert_int_equal(alloc_bytes(), before);
@@ -660,7 +653,7 @@ static void a_batch_too_large_names_the_bucket(void **state)
                         "bucket 64,4,8");
     toy_batch_free(&b);
     toy_batch_make(&b, lengths, 1, toy.vocabulary, 1);
-    run_ok(s, &b.batch);
+    toy_run_ok(s, &b.batch);
     toy_batch_free(&b);
     rp_session_destroy(s);
 }
@@ -679,7 +672,7 @@ static void the_plan_cache_is_bounded(void **state)
             const size_t length = (size_t)10 << i;
             struct toy_batch b;
             toy_batch_make(&b, &length, 1, toy.vocabulary, 1);
-            run_ok(s, &b.batch);
+            toy_run_ok(s, &b.batch);
             if (!round)
                 want[i] = toy_hash_outputs(s);
             assert_int_equal(toy_hash_outputs(s), want[i]);
@@ -740,7 +733,7 @@ static void wrong_batches_are_named(void **state)
     none = good;
     none.mcu = NULL;
     assert_int_equal(rp_session_run(s, &none, &err), RP_ERR_INVALID);
-    run_ok(s, &good); /* none of it hurt the session */
+    toy_run_ok(s, &good); /* none of it hurt the session */
     toy_batch_free(&b);
     rp_session_destroy(s);
 }
@@ -796,7 +789,7 @@ static void positions_skip_pads(void **state)
         b.n_seqs = 1;
         b.ids = cases[c].ids;
         b.cu = cu;
-        run_ok(s, &b);
+        toy_run_ok(s, &b);
         assert_int_equal(rp_session_output(s, "p", &v, NULL), RP_OK);
         assert_memory_equal(v.data, cases[c].want, sizeof cases[c].want);
         rp_session_destroy(s);
@@ -829,7 +822,7 @@ static void a_table_of_one_segment_ignores_segments(void **state)
     b.ids = ids;
     b.cu = cu;
     b.type_ids = types;
-    run_ok(s, &b);
+    toy_run_ok(s, &b);
     assert_int_equal(rp_session_output(s, "y", &v, NULL), RP_OK);
     for (int i = 0; i < 3; i++)
         assert_true(v.data[i] == 1.5f);
@@ -911,13 +904,13 @@ static void an_observer_is_asked_then_shown(void **state)
     toy_batch_make(&b, mixed, COUNT(mixed), toy.vocabulary, 5);
     rp_pool *pool = toy_pool(2);
     rp_session *s = make_session(&toy, pool, NULL);
-    run_ok(s, &b.batch);
+    toy_run_ok(s, &b.batch);
     const uint64_t want = toy_hash_outputs(s);
     struct seen seen = {.only = "layers.1.ffn.norm"};
     const rp_observer observer = {
         .struct_size = sizeof observer, .want = want_named, .show = show_named, .context = &seen};
     rp_session_observe(s, &observer);
-    run_ok(s, &b.batch);
+    toy_run_ok(s, &b.batch);
     assert_int_equal(seen.shown, 1);
     assert_true(seen.asked > 10);
     assert_int_equal(toy_hash_outputs(s), want); /* looking changes nothing */
@@ -931,7 +924,7 @@ static void an_observer_is_asked_then_shown(void **state)
     seen.only = "layers.0.attn.core";
     assert_int_equal(rp_session_run(s, &b.batch, &err), RP_ERR_STOPPED);
     rp_session_observe(s, NULL);
-    run_ok(s, &b.batch);
+    toy_run_ok(s, &b.batch);
     assert_int_equal(toy_hash_outputs(s), want);
     free(seen.copy);
     rp_session_destroy(s);
@@ -991,7 +984,7 @@ static void *client(void *arg)
     toy_batch_make(&b, mixed, COUNT(mixed), toy.vocabulary, 5);
     rp_session *s = make_session(&toy, c->pool, NULL);
     for (int i = 0; i < 20; i++) {
-        run_ok(s, &b.batch);
+        toy_run_ok(s, &b.batch);
         c->wrong += toy_hash_outputs(s) != c->want;
     }
     rp_session_destroy(s);
@@ -1006,7 +999,7 @@ static void sessions_share_weights_and_pool(void **state)
     struct toy_batch b;
     toy_batch_make(&b, mixed, COUNT(mixed), toy.vocabulary, 5);
     rp_session *s = make_session(&toy, NULL, NULL);
-    run_ok(s, &b.batch);
+    toy_run_ok(s, &b.batch);
     rp_pool *pool = toy_pool(2);
     struct client clients[4];
     pthread_t threads[4];

@@ -67,13 +67,6 @@ static int clean(void **state)
     return 0;
 }
 
-static void assert_says(const char *text, const char *word)
-{
-    if (!text || !strstr(text, word))
-        print_error("\"%s\" is not in \"%s\"\n", word, text ? text : "(none)");
-    assert_true(text && strstr(text, word));
-}
-
 #define OLD         "sentence_transformers.models."
 #define TRANSFORMER "{\"idx\":0,\"name\":\"0\",\"path\":\"\",\"type\":\"" OLD "Transformer\"}"
 #define POOLING     ",{\"idx\":1,\"name\":\"1\",\"path\":\"1_Pooling\",\"type\":\"" OLD "Pooling\"}"

@@ -251,3 +251,23 @@ uint64_t toy_hash_outputs(rp_session *session)
     }
     return XXH3_64bits_digest(&h);
 }
+
+rp_session *toy_session(const struct toy *toy, rp_pool *pool, uint32_t isa, bool no_fuse)
+{
+    rp_session_options o;
+    rp_session *s;
+    rp_session_options_init(&o);
+    o.pool = pool;
+    o.isa = isa;
+    o.no_fuse = no_fuse;
+    o.poison = true;
+    assert_int_equal(rp_session_create(toy->graph, toy->weights, &o, &s, NULL), RP_OK);
+    return s;
+}
+
+void toy_run_ok(rp_session *session, const rp_batch *batch)
+{
+    rp_error err = {RP_OK, ""};
+    if (rp_session_run(session, batch, &err) != RP_OK)
+        fail_msg("%s", err.message);
+}

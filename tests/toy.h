@@ -43,6 +43,12 @@ void toy_batch_free(struct toy_batch *b);
 /* A pool of so many threads, else as it is by default. */
 rp_pool *toy_pool(int n_threads);
 
+/* A session with poisoned memory. */
+rp_session *toy_session(const struct toy *toy, rp_pool *pool, uint32_t isa, bool no_fuse);
+
+/* Runs a batch; what it fails with, if it does, is the test's failure. */
+void toy_run_ok(rp_session *session, const rp_batch *batch);
+
 /* One hash over all outputs of the session's last run. */
 uint64_t toy_hash_outputs(rp_session *session);
 

@@ -171,19 +171,18 @@ static void low_by_one(const struct group *g, const uint8_t *q, const uint8_t *b
     AMX_STORE(0, sums, ld);
 }
 
-/* A fetch takes one of the slots that tile loads need, so there is none where the second-level
- * cache and its own streams are enough.  Measured: panels of up to 24 KiB (k of 1536) come 8 to 15
- * % later with fetches than without, also from L3; those of 48 KiB 10 % sooner.  Lines of C are
- * fetched when the call's rows of it take most of that cache: 25 % there, -10 % where they do not.
+/* Panels that come next are fetched ahead whatever their size: with weights of 160 MB in turn, as a
+ * large model has them, products of 128 rows come 12 to 18 % sooner for it (k of 384 to 1536), and
+ * whole models 3 to 10 %.  Lines of C are fetched when the call's rows of it take most of the
+ * second-level cache: 25 % there, -10 % where they do not.
  */
-#define FETCH_PANEL_BYTES ((size_t)32 * 1024)
-#define FETCH_C_BYTES     ((size_t)1024 * 1024)
+#define FETCH_C_BYTES ((size_t)1024 * 1024)
 
 /* Has the tiles fetch the panels that come next, each tile its share; a single one leaves it to the
  * hardware (qgemm_tmpl.h). */
 static void aim_ahead(struct group *g, size_t n_tiles, const uint8_t *here, size_t n_panels)
 {
-    const bool fetches = n_tiles > 1 && g->panel_bytes > FETCH_PANEL_BYTES;
+    const bool fetches = n_tiles > 1;
     g->next = fetches ? here + n_panels * g->panel_bytes : here;
     g->next_step = fetches ? n_panels * TILE_BYTES / n_tiles : 0;
 }

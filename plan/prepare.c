@@ -105,7 +105,7 @@ static void fill_blocks(struct rp_run *run)
     size_t heads = 0;
     for (size_t s = 0; s < plan->n_steps && !heads; s++)
         if (plan->steps[s].op == RP_OP_ATTENTION)
-            heads = plan->steps[s].p.attention.n_heads;
+            heads = plan->steps[s].p.attention.n_kv_heads;
     run->n_blocks = 0;
     for (size_t s = 0; heads && s < b->n_seqs; s++) {
         const size_t len = (size_t)(b->cu[s + 1] - b->cu[s]);

@@ -52,7 +52,7 @@ static rp_status check_parent(const rp_batch *b, size_t s, rp_error *err)
 /* What a step is, when its sequences cannot have parents; else NULL. */
 static const char *takes_no_parents(const struct rp_step *step)
 {
-    if (step->op == RP_OP_ATTENTION)
+    if (step->op == RP_OP_ATTENTION && !step->p.attention.causal)
         return "attention that is not causal";
     if (step->op == RP_OP_POOL && step->p.pooling != RP_POOL_LAST)
         return "pooling of other rows than the last";

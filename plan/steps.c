@@ -196,8 +196,11 @@ void rp_step_rows(const struct rp_step *step, const struct rp_frame *f, size_t r
     }
 }
 
-static struct rp_attention_args attention_args(const struct rp_step *step, const struct rp_frame *f)
+static struct rp_attention_args attention_args(const struct rp_step *step, const struct rp_frame *f,
+                                               size_t seq)
 {
+    const rp_batch *batch = f->run->batch;
+    const int32_t parent = rp_batch_parent(batch, seq);
     return (struct rp_attention_args){
         .qkv = rp_frame_row(f, step->in[0], 0),
         .ld = width_of(f, step->in[0]),
@@ -209,6 +212,8 @@ static struct rp_attention_args attention_args(const struct rp_step *step, const
         .scale = step->p.attention.scale,
         .window = step->p.attention.window,
         .causal = step->p.attention.causal,
+        .prefix_row0 = parent < 0 ? 0 : (size_t)batch->cu[parent],
+        .n_prefix = rp_batch_rows_before(batch, seq),
         .rel = step->p.attention.rel,
         .rel_span = step->p.attention.rel_span,
     };
@@ -222,7 +227,7 @@ static void attend_read_rows(const struct rp_step *step, const struct rp_frame *
     const size_t width = step->width / step->p.attention.n_kv_heads;
     const rp_batch *batch = f->run->batch;
     const size_t row0 = (size_t)batch->cu[seq], len = (size_t)batch->cu[seq + 1] - row0;
-    struct rp_attention_args args = attention_args(step, f);
+    struct rp_attention_args args = attention_args(step, f, seq);
     size_t first, end;
     rp_step_read_rows(step, batch, seq, &first, &end);
     for (size_t r = first, token; r < end; r++) {
@@ -262,8 +267,10 @@ static void attend_reads(const struct rp_step *step, const struct rp_frame *f, s
 uint64_t rp_step_pairs(const struct rp_step *step, const rp_batch *batch, size_t seq, size_t q0,
                        size_t q1)
 {
-    const size_t len = (size_t)(batch->cu[seq + 1] - batch->cu[seq]);
-    return rp_attention_pairs(len, step->p.attention.window, step->p.attention.causal, q0, q1);
+    const size_t before = rp_batch_rows_before(batch, seq);
+    const size_t len = before + (size_t)(batch->cu[seq + 1] - batch->cu[seq]);
+    return rp_attention_pairs(len, step->p.attention.window, step->p.attention.causal, before + q0,
+                              before + q1);
 }
 
 uint64_t rp_step_read_pairs(const struct rp_step *step, const rp_batch *batch, size_t seq)
@@ -281,8 +288,10 @@ uint64_t rp_step_read_pairs(const struct rp_step *step, const rp_batch *batch, s
 uint64_t rp_step_keys(const struct rp_step *step, const rp_batch *batch, size_t seq, size_t q0,
                       size_t q1)
 {
-    const size_t len = (size_t)(batch->cu[seq + 1] - batch->cu[seq]);
-    return rp_attention_keys(len, step->p.attention.window, step->p.attention.causal, q0, q1);
+    const size_t before = rp_batch_rows_before(batch, seq);
+    const size_t len = before + (size_t)(batch->cu[seq + 1] - batch->cu[seq]);
+    return rp_attention_keys(len, step->p.attention.window, step->p.attention.causal, before + q0,
+                             before + q1);
 }
 
 /* Those of a window are packed for each row, all others once. */
@@ -309,7 +318,7 @@ static void attend_block(const struct rp_step *step, const struct rp_frame *f, s
     const size_t heads = step->p.attention.n_kv_heads;
     const struct rp_query_block *block = &run->blocks[t / heads];
     const int32_t *cu = run->batch->cu;
-    const struct rp_attention_args args = attention_args(step, f);
+    const struct rp_attention_args args = attention_args(step, f, (size_t)block->seq);
     run->plan->attention->run(&args, (size_t)cu[block->seq],
                               (size_t)(cu[block->seq + 1] - cu[block->seq]), t % heads,
                               (size_t)block->q0, (size_t)block->q1, f->scratch);

@@ -95,6 +95,55 @@ static void make_plain(struct net *n)
     outputs(n, rp_graph_glu(n->graph, "glu", x, RP_ACT_SILU), 24);
 }
 
+/* A layer as decoders have it: heads of keys shared and turned with those of the queries, and
+ * columns behind them that attention does not read. */
+static rp_value decoder_layer(struct net *n, rp_value x, int32_t window)
+{
+    enum { HEADS = 4, KV_HEADS = 2, DIM = 8, MORE = 5 };
+    const rp_rope rope = {.n_heads = HEADS + KV_HEADS, .head_dim = DIM, .theta = 100};
+    const rp_attention attention = {.n_heads = HEADS,
+                                    .head_dim = DIM,
+                                    .rel_bias = -1,
+                                    .window = window,
+                                    .n_kv_heads = KV_HEADS,
+                                    .causal = true};
+    rp_value y = product(n, "qkv", x, 24, (HEADS + 2 * KV_HEADS) * DIM + MORE);
+    y = rp_graph_attention(n->graph, "core", rp_graph_rope(n->graph, "rope", y, &rope), &attention);
+    return rp_graph_gemm(n->graph, "out", y, weight(n, 24, HEADS * DIM, 0.3f), -1, RP_ACT_NONE, x);
+}
+
+/* The second layer's rows are read whole, or only the last and the marked. */
+static void make_decoder(struct net *n, bool whole, int32_t window)
+{
+    net_begin(n, 5);
+    rp_value x = decoder_layer(n, embedding(n, 24), window);
+    if (whole)
+        x = decoder_layer(n, x, 0);
+    rp_graph_output(n->graph, "rows", x, RP_ROWS_TOKENS, 24);
+    if (!whole)
+        x = decoder_layer(n, x, 0);
+    const rp_value last =
+        rp_graph_pool(n->graph, "pool", product(n, "head", x, 24, 9), RP_POOL_LAST);
+    rp_graph_output(n->graph, "last", last, RP_ROWS_SEQS, 9);
+    rp_graph_output(n->graph, "marked", rp_graph_gather_markers(n->graph, "marked", x),
+                    RP_ROWS_MARKERS, 24);
+}
+
+static void make_whole_decoder(struct net *n)
+{
+    make_decoder(n, true, 20);
+}
+
+static void make_pruned_decoder(struct net *n)
+{
+    make_decoder(n, false, 0);
+}
+
+static void make_pruned_window_decoder(struct net *n)
+{
+    make_decoder(n, false, 3);
+}
+
 /* ---- batches -----------------------------------------------------------------------------------
  */
 
@@ -242,6 +291,14 @@ static void plain_children(void **state)
     children_are_as_if_uncut(make_plain);
 }
 
+static void decoder_children(void **state)
+{
+    (void)state;
+    children_are_as_if_uncut(make_whole_decoder);
+    children_are_as_if_uncut(make_pruned_decoder);
+    children_are_as_if_uncut(make_pruned_window_decoder);
+}
+
 /* ---- refusals ----------------------------------------------------------------------------------
  */
 
@@ -321,6 +378,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plain_children),
+        cmocka_unit_test(decoder_children),
         cmocka_unit_test(parents_that_are_none),
         cmocka_unit_test(ops_that_take_no_parents),
     };

@@ -100,7 +100,7 @@ RP_API uint64_t rp_weights_bytes(const rp_weights *weights);
 /* What an embedding table is indexed with. */
 typedef enum rp_index {
     RP_INDEX_IDS = 0,      /* the token id */
-    RP_INDEX_POSITION = 1, /* 0, 1, 2, ... within the sequence */
+    RP_INDEX_POSITION = 1, /* 0, 1, 2, ... within the sequence, on from its parent's (rp_batch) */
     /* RoBERTa: parameter = pad id; a token that is not the pad counts up from pad + 1, a pad token
      * stays at pad. */
     RP_INDEX_POSITION_NONPAD = 2,
@@ -212,6 +212,19 @@ RP_API rp_value rp_graph_add_types(rp_graph *graph, const char *name, rp_value x
  * x 1. */
 RP_API rp_value rp_graph_act_features(rp_graph *graph, const char *name, rp_value first,
                                       rp_value logits);
+
+/* Which key head a value head of a gated delta net belongs to. */
+typedef enum rp_gdn_map {
+    RP_GDN_GROUPED = 0, /* value head / (value heads / key heads) */
+    RP_GDN_TILED = 1    /* value head mod key heads */
+} rp_gdn_map;
+
+/* How its queries and keys are normalised, head by head. */
+typedef enum rp_gdn_norm {
+    RP_GDN_NORM_NONE = 0,
+    RP_GDN_NORM_ROOT = 1, /* x / sqrt(sum of squares + eps) */
+    RP_GDN_NORM_MAX = 2   /* x / max(sqrt(sum of squares), eps) */
+} rp_gdn_norm;
 
 /* Names a result.  Its row kind and width are said here so that a graph that computes something
  * else is refused.  A graph needs at least one output. */

@@ -696,18 +696,19 @@ static void same_bits_in_any_batch(void **state)
     (void)state;
     same_bits(make_hybrid);
     same_bits(make_one_head);
+    same_bits(make_whole_decoder);
+    same_bits(make_pruned_decoder);
 }
 
 /* Every step of a batch with parents, by the digest of all of them. */
-static void same_bits_for_every_isa(void **state)
+static void same_digest(void (*make)(struct net *))
 {
-    (void)state;
     const uint32_t levels[] = {RP_ISA_SCALAR, RP_ISA_AVX2, RP_ISA_AVX2 | RP_ISA_AVX512,
                                RP_ISA_NEON};
     static struct family f;
     struct net n;
     uint64_t want = 0;
-    make_hybrid(&n);
+    make(&n);
     make_families(&f, 5);
     for (size_t i = 0; i < COUNT(levels); i++) {
         if ((levels[i] & rp_isa_detected()) != levels[i])
@@ -725,6 +726,14 @@ static void same_bits_for_every_isa(void **state)
     }
     assert_int_not_equal(want, 0);
     net_free(&n);
+}
+
+static void same_bits_for_every_isa(void **state)
+{
+    (void)state;
+    same_digest(make_hybrid);
+    same_digest(make_whole_decoder);
+    same_digest(make_pruned_window_decoder);
 }
 
 /* The state after the last row does not know what else is in the bucket: three tokens in a bucket
@@ -780,12 +789,11 @@ static void warm_runs_allocate_nothing(void **state)
  */
 
 /* What the profile of one worker counts is what the plan says of the batch. */
-static void profiles_count_what_runs(void **state)
+static void profile_counts(void (*make)(struct net *))
 {
-    (void)state;
     static struct family f;
     struct net n;
-    make_hybrid(&n);
+    make(&n);
     make_families(&f, 7);
     rp_session *s = make_session(&n, NULL, false);
     assert_int_equal(rp_session_profile_start(s, 0, NULL), RP_OK);
@@ -801,7 +809,7 @@ static void profiles_count_what_runs(void **state)
         rp_step_info info;
         assert_int_equal(rp_plan_step(plan, i, &info), RP_OK);
         const bool counts = strcmp(info.kind, "gemm") == 0 || strcmp(info.kind, "conv") == 0 ||
-                            strcmp(info.kind, "gdn") == 0;
+                            strcmp(info.kind, "gdn") == 0 || strcmp(info.kind, "attention") == 0;
         counted += counts ? profile.steps[i].flops : 0;
         if (strcmp(info.kind, "conv") == 0) /* 117 channels, kernel 4 */
             assert_int_equal(profile.steps[i].flops, 2 * 4 * 117 * (uint64_t)f.cu[f.batch.n_seqs]);
@@ -809,6 +817,15 @@ static void profiles_count_what_runs(void **state)
     assert_int_equal(counted, rp_plan_flops(plan, &f.batch));
     rp_session_destroy(s);
     net_free(&n);
+}
+
+static void profiles_count_what_runs(void **state)
+{
+    (void)state;
+    profile_counts(make_hybrid);
+    profile_counts(make_whole_decoder);
+    profile_counts(make_pruned_decoder);
+    profile_counts(make_pruned_window_decoder);
 }
 
 /* A row alone: q k^T and k S, q S, then the state and the output. */

@@ -183,12 +183,22 @@ static rp_status size_scratch(rp_plan *plan, uint64_t chunk_bytes, rp_error *err
         if (step->op != RP_OP_ATTENTION)
             continue;
         if (!rp_attention_scratch_bytes(plan->bucket.tokens, step->p.attention.window,
-                                        step->p.attention.head_dim, step->p.attention.rel_span != 0,
-                                        &bytes) ||
+                                        step->p.attention.causal, step->p.attention.head_dim,
+                                        step->p.attention.rel_span != 0, &bytes) ||
             bytes > (size_t)1 << 48)
             return rp_fail(err, RP_ERR_LIMIT,
                            "op %zu (%s): attention over %zu tokens needs too much scratch",
                            step->node, step->name, plan->bucket.tokens);
+        plan->scratch_bytes = bytes > plan->scratch_bytes ? bytes : plan->scratch_bytes;
+    }
+    for (size_t s = 0; s < plan->n_steps; s++) {
+        const struct rp_step *step = &plan->steps[s];
+        size_t bytes;
+        if (step->op != RP_OP_GDN)
+            continue;
+        if (!rp_gdn_step_scratch(&step->p.gdn, &bytes) || bytes > (size_t)1 << 48)
+            return rp_fail(err, RP_ERR_LIMIT, "op %zu (%s): its states need too much scratch",
+                           step->node, step->name);
         plan->scratch_bytes = bytes > plan->scratch_bytes ? bytes : plan->scratch_bytes;
     }
     plan->scratch_bytes = rp_round_up(plan->scratch_bytes, RP_CACHE_LINE); /* of every worker */

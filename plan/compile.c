@@ -208,6 +208,7 @@ static rp_status choose_kernels(rp_plan *plan, uint32_t isa, rp_error *err)
     plan->qgemm = rp_qgemm_select(plan->isa);
     plan->ops = rp_ops_select(plan->isa);
     plan->attention = rp_attention_select(plan->isa);
+    plan->gdn = rp_gdn_select(plan->isa);
     return RP_OK;
 }
 
@@ -309,12 +310,11 @@ void rp_plan_get_sizes(const rp_plan *plan, rp_plan_sizes *out)
 /* Pairs of a query and a key that it sees. */
 static uint64_t pairs_of_step(const rp_batch *batch, const struct rp_step *step)
 {
-    const size_t window = step->p.attention.window;
     uint64_t pairs = 0;
     for (size_t s = 0; s < batch->n_seqs; s++) {
         const size_t len = (size_t)(batch->cu[s + 1] - batch->cu[s]);
         if (step->read == RP_READ_ALL)
-            pairs += rp_attention_pairs(len, window, 0, len);
+            pairs += rp_step_pairs(step, batch, s, 0, len);
         else
             pairs += rp_step_read_pairs(step, batch, s);
     }
@@ -331,7 +331,10 @@ uint64_t rp_plan_flops(const rp_plan *plan, const rp_batch *batch)
         const struct rp_step *step = &plan->steps[s];
         if (step->op == RP_OP_ATTENTION)
             sum += step->flops_per_row * pairs_of_step(batch, step);
-        else if (rp_op_multiplies(step->op))
+        else if (step->op == RP_OP_GDN)
+            for (size_t seq = 0; seq < batch->n_seqs; seq++)
+                sum += rp_step_gdn_seq_flops(step, batch, seq);
+        else if (rp_op_multiplies(step->op) || step->op == RP_OP_CONV)
             sum += step->flops_per_row * rp_bucket_rows(&live, step->rows);
     }
     return sum;
@@ -389,8 +392,18 @@ static void text_options(struct rp_text *t, const struct rp_step *step)
         rp_text_add(t, " joined");
     if (step->op == RP_OP_GLU)
         rp_text_add(t, " act=%s", rp_activation_name(step->p.activation));
+    if (step->op == RP_OP_CONV)
+        rp_text_add(t, " kernel=%zu act=%s", step->p.conv.kernel,
+                    rp_activation_name(step->p.conv.activation));
+    if (step->op == RP_OP_GDN)
+        rp_text_add(t, " keys=%zux%zu values=%zux%zu", step->p.gdn.n_key_heads, step->p.gdn.key_dim,
+                    step->p.gdn.n_value_heads, step->p.gdn.value_dim);
     if (step->op == RP_OP_ATTENTION && step->p.attention.window)
         rp_text_add(t, " window=%zu", step->p.attention.window);
+    if (step->op == RP_OP_ATTENTION && step->p.attention.n_kv_heads != step->p.attention.n_heads)
+        rp_text_add(t, " kv_heads=%zu", step->p.attention.n_kv_heads);
+    if (step->op == RP_OP_ATTENTION && step->p.attention.causal)
+        rp_text_add(t, " causal");
     if (step->op == RP_OP_ROPE && step->p.rope.theta == 0)
         rp_text_add(t, " inv_freq[%zu]", step->p.rope.turn.n_rotated / 2);
     if (step->op == RP_OP_ROPE && step->p.rope.theta != 0) {

@@ -22,6 +22,8 @@ enum rp_op {
     RP_OP_GLU,
     RP_OP_ADD_TYPES,
     RP_OP_ACT_FEATURES,
+    RP_OP_CONV,
+    RP_OP_GDN,
     RP_OP_NODE_COUNT,
     /* What only lowering makes. */
     RP_OP_QUANTIZE = RP_OP_NODE_COUNT, /* rows of f32 to rows for an INT8 product */
@@ -49,6 +51,7 @@ struct rp_node {
             rp_rope options;  /* its inv_freq is the copy, or NULL */
             double *inv_freq; /* owned */
         } rope;
+        rp_gdn gdn;
     } p;
 };
 

@@ -53,6 +53,10 @@ typedef struct rp_ranker_options {
     size_t max_batch_tokens; /* default 4096: texts are run in batches of up to so many tokens (a
                                 longer text gets a batch of its own) */
     bool special_as_text;    /* see rp_encode_options */
+    bool no_prefix_reuse;    /* see rp_ranker_score */
+    /* What a generative reranker is asked to judge by, copied; NULL (default): the model's own.  A
+     * model whose pairs have no place for it refuses one. */
+    const char *instruction;
     /* Called after each batch with the number of texts done so far; NULL (default): not. */
     void (*progress)(void *context, size_t done, size_t total);
     void *progress_context;

@@ -53,6 +53,19 @@ struct rp_run {
 
 #define RP_RUN_GOES_ON SIZE_MAX
 
+/* The sequence whose rows come before the first of `seq`, or -1. */
+static inline int32_t rp_batch_parent(const rp_batch *batch, size_t seq)
+{
+    return batch->parents ? batch->parents[seq] : -1;
+}
+
+/* How many rows come before the first of `seq`: its parent's. */
+static inline size_t rp_batch_rows_before(const rp_batch *batch, size_t seq)
+{
+    const int32_t parent = rp_batch_parent(batch, seq);
+    return parent < 0 ? 0 : (size_t)(batch->cu[parent + 1] - batch->cu[parent]);
+}
+
 /* Where a slot's rows are for one worker at one time. */
 struct rp_frame {
     const struct rp_run *run;

@@ -100,7 +100,7 @@ RP_API uint64_t rp_weights_bytes(const rp_weights *weights);
 /* What an embedding table is indexed with. */
 typedef enum rp_index {
     RP_INDEX_IDS = 0,      /* the token id */
-    RP_INDEX_POSITION = 1, /* 0, 1, 2, ... within the sequence */
+    RP_INDEX_POSITION = 1, /* 0, 1, 2, ... within the sequence, on from its parent's (rp_batch) */
     /* RoBERTa: parameter = pad id; a token that is not the pad counts up from pad + 1, a pad token
      * stays at pad. */
     RP_INDEX_POSITION_NONPAD = 2,

@@ -12,6 +12,7 @@
 #include "pool/error.h"
 #include "pool/fpenv.h"
 #include "pool/pool.h"
+#include "text/batches.h"
 #include "text/prompt.h"
 #include "text/similarity.h"
 
@@ -28,6 +29,7 @@ struct rp_ranker {
     rp_model_info info;
     rp_session *session;
     struct rp_prompt_ids prompt;
+    bool reuse; /* of what the texts of a request begin with */
     /* The last request's tokens, kept for the next one to reuse. */
     int32_t *ids, *type_ids, *cu;
     size_t cap_tokens, cap_seqs;
@@ -90,6 +92,7 @@ rp_status rp_ranker_create(const rp_model *model, const rp_tokenizer *tokenizer,
         r->options.max_length = r->info.max_length;
     if (status == RP_OK)
         status = rp_prompt_prepare(model, tokenizer, r->options.instruction, &r->prompt, err);
+    r->reuse = !r->options.no_prefix_reuse && rp_graph_is_causal(rp_model_graph(model));
     if (status == RP_OK)
         status = make_session(r, err);
     if (status != RP_OK) {
@@ -372,51 +375,15 @@ rp_status rp_ranker_tokenize(rp_ranker *r, const rp_text_ref *query, size_t n,
 /* ---- running -----------------------------------------------------------------------------------
  */
 
-/* Sequences [first, end) that make the next batch: as many as the budget holds, at least one.  The
- * bucket's count of sequences (half its tokens) holds them too, since none is shorter than two
- * tokens; when one is, the batch ends early. */
-static size_t batch_end(const rp_ranker *r, const rp_batch *all, size_t first)
-{
-    size_t end = first + 1;
-    while (end < all->n_seqs &&
-           (size_t)(all->cu[end + 1] - all->cu[first]) <= r->options.max_batch_tokens &&
-           end - first < r->options.max_batch_tokens / 2)
-        end++;
-    return end;
-}
-
-/* Runs all sequences batch by batch and copies the rows of the output: width floats for each
- * sequence. */
 static rp_status run_all(rp_ranker *r, const rp_batch *all, const char *output, size_t width,
                          float *out, rp_error *err)
 {
-    int32_t *cu = calloc(all->n_seqs + 1, sizeof *cu);
-    rp_status status = RP_OK;
-    if (!cu)
-        return rp_fail(err, RP_ERR_NOMEM, "no memory for %zu texts", all->n_seqs);
-    for (size_t first = 0, end; status == RP_OK && first < all->n_seqs; first = end) {
-        end = batch_end(r, all, first);
-        for (size_t i = first; i <= end; i++)
-            cu[i - first] = all->cu[i] - all->cu[first];
-        rp_batch batch;
-        rp_batch_init(&batch);
-        batch.n_seqs = end - first;
-        batch.cu = cu;
-        batch.ids = all->ids + all->cu[first];
-        batch.type_ids = all->type_ids ? all->type_ids + all->cu[first] : NULL;
-        rp_view view;
-        status = rp_session_run(r->session, &batch, err);
-        if (status != RP_OK)
-            status = rp_fail_within(err, status, "texts %zu to %zu", first, end - 1);
-        if (status == RP_OK)
-            status = rp_session_output(r->session, output, &view, err);
-        if (status == RP_OK)
-            memcpy(out + first * width, view.data, view.rows * width * sizeof *out);
-        if (status == RP_OK && r->options.progress)
-            r->options.progress(r->options.progress_context, end, all->n_seqs);
-    }
-    free(cu);
-    return status;
+    const struct rp_batches how = {.session = r->session,
+                                   .max_tokens = r->options.max_batch_tokens,
+                                   .reuse = r->reuse,
+                                   .progress = r->options.progress,
+                                   .progress_context = r->options.progress_context};
+    return rp_batches_run(&how, all, output, width, out, err);
 }
 
 rp_status rp_ranker_embed(rp_ranker *r, const char *prompt, size_t n, const rp_text_ref *texts,

@@ -52,7 +52,7 @@ static rp_status check_parent(const rp_batch *b, size_t s, rp_error *err)
 /* What a step is, when its sequences cannot have parents; else NULL. */
 static const char *takes_no_parents(const struct rp_step *step)
 {
-    if (step->op == RP_OP_ATTENTION)
+    if (step->op == RP_OP_ATTENTION && !step->p.attention.causal)
         return "attention that is not causal";
     if (step->op == RP_OP_POOL && step->p.pooling != RP_POOL_LAST)
         return "pooling of other rows than the last";
@@ -174,7 +174,7 @@ static void fill_blocks(struct rp_run *run)
     size_t heads = 0;
     for (size_t s = 0; s < plan->n_steps && !heads; s++)
         if (plan->steps[s].op == RP_OP_ATTENTION)
-            heads = plan->steps[s].p.attention.n_heads;
+            heads = plan->steps[s].p.attention.n_kv_heads;
     run->n_blocks = 0;
     for (size_t s = 0; heads && s < b->n_seqs; s++) {
         const size_t len = (size_t)(b->cu[s + 1] - b->cu[s]);

@@ -115,8 +115,17 @@ RP_CHECKED rp_status rp_run_execute(struct rp_run *run, rp_error *err);
 /* How many query blocks a batch can have at the most. */
 size_t rp_run_max_blocks(const rp_plan *plan);
 
-/* Pairs of a query and a key that it sees, of the rows of rp_step_read_rows(). */
+/* Pairs of a query and a key that it sees, of an attention step: of rows [q0, q1) of a sequence, */
+uint64_t rp_step_pairs(const struct rp_step *step, const rp_batch *batch, size_t seq, size_t q0,
+                       size_t q1);
+
+/* and of the rows of rp_step_read_rows(). */
 uint64_t rp_step_read_pairs(const struct rp_step *step, const rp_batch *batch, size_t seq);
+
+/* Keys that a head packs: for rows [q0, q1) of a sequence, and for the rows that are read. */
+uint64_t rp_step_keys(const struct rp_step *step, const rp_batch *batch, size_t seq, size_t q0,
+                      size_t q1);
+uint64_t rp_step_read_keys(const struct rp_step *step, const rp_batch *batch, size_t seq);
 
 static inline size_t rp_step_panels(const struct rp_step *step)
 {

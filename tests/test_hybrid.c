@@ -282,7 +282,7 @@ static void parents_that_are_none(void **state)
     net_free(&n);
 }
 
-/* Pruned or not: the pooling of first rows is then another step. */
+/* The pooling of first rows is a gather, the rest of what leads to it being pruned. */
 static void ops_that_take_no_parents(void **state)
 {
     (void)state;
@@ -291,7 +291,7 @@ static void ops_that_take_no_parents(void **state)
         struct family f;
         struct net n;
         net_begin(&n, 1);
-        rp_value x = embedding(&n, 24);
+        rp_value x = product(&n, "up", embedding(&n, 24), 24, 24);
         const rp_attention attention = {.n_heads = 2, .head_dim = 4, .rel_bias = -1};
         if (op == 0)
             x = rp_graph_attention(n.graph, "attn", x, &attention);
@@ -302,11 +302,11 @@ static void ops_that_take_no_parents(void **state)
         family_add(&f, ids, 3, -1);
         family_add(&f, ids, 3, 0);
         static const char *const words[] = {
-            "op 1 (attn): sequences have parents, and attention that is not causal cannot take "
+            "op 2 (attn): sequences have parents, and attention that is not causal cannot take "
             "their rows",
-            "op 1 (pool): sequences have parents, and pooling of the first row cannot take their "
+            "op 2 (pool): sequences have parents, and pooling of the first row cannot take their "
             "rows",
-            "op 1 (pool): sequences have parents, and pooling of other rows than the last cannot "
+            "op 2 (pool): sequences have parents, and pooling of other rows than the last cannot "
             "take their rows"};
         refuse(&n, &f.batch, RP_ERR_UNSUPPORTED, words[op]);
         f.parents[1] = -1; /* nobody has one */

@@ -38,23 +38,6 @@ void rp_graph_destroy(rp_graph *graph)
     free(graph);
 }
 
-static bool node_is_causal(const struct rp_node *node)
-{
-    switch (node->op) {
-    case RP_OP_ATTENTION: return false;
-    case RP_OP_POOL: return node->p.pooling == RP_POOL_LAST;
-    default: return true;
-    }
-}
-
-bool rp_graph_is_causal(const rp_graph *graph)
-{
-    for (size_t i = 0; i < graph->n_nodes; i++)
-        if (!node_is_causal(&graph->nodes[i]))
-            return false;
-    return graph->failed.status == RP_OK;
-}
-
 size_t rp_graph_n_ops(const rp_graph *graph)
 {
     return graph->n_nodes;

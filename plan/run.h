@@ -66,6 +66,9 @@ static inline size_t rp_batch_rows_before(const rp_batch *batch, size_t seq)
     return parent < 0 ? 0 : (size_t)(batch->cu[parent + 1] - batch->cu[parent]);
 }
 
+/* What a step is, when its sequences cannot have parents; else NULL.  plan/parents.c */
+const char *rp_step_refuses_parents(const struct rp_step *step);
+
 /* Where a slot's rows are for one worker at one time. */
 struct rp_frame {
     const struct rp_run *run;

@@ -236,10 +236,6 @@ typedef enum rp_gdn_norm {
 RP_API void rp_graph_output(rp_graph *graph, const char *name, rp_value x, rp_rows rows,
                             size_t width);
 
-/* Whether no row of a sequence depends on the rows after it, and a sequence's result is that of its
- * last row: then a batch may say that sequences begin where another ends (rp_batch.parents). */
-RP_API bool rp_graph_is_causal(const rp_graph *graph);
-
 RP_API size_t rp_graph_n_ops(const rp_graph *graph);
 
 /* The text form: a line an op, stable from version to version, for eyes and for diff.  Writes at

@@ -86,6 +86,10 @@ void rp_step_multiply(const struct rp_step *step, const struct rp_frame *frame,
 void rp_step_rows_joined(const struct rp_step *step, const struct rp_frame *frame, size_t r0,
                          size_t r1, size_t p0, size_t p1);
 
+/* plan/experts.c: rows [r0, r1) of a mixture of experts. */
+void rp_step_experts(const struct rp_step *step, const struct rp_frame *frame, size_t r0,
+                     size_t r1);
+
 /* Task t of a step that does not work by row; heads: as of its phase. */
 void rp_step_task(const struct rp_step *step, const struct rp_frame *frame, size_t t, size_t heads);
 

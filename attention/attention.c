@@ -18,32 +18,33 @@ static bool place(size_t floats, size_t *offset, size_t *total)
     return rp_add_ok(*total, padded & ~(size_t)15, total);
 }
 
-/* 2 window + more, or max_len if that is less. */
-static size_t keys_in_view(size_t max_len, size_t window, size_t more)
+/* The most keys that some rows of a sequence see, from a multiple of 16 on. */
+static size_t keys_in_view(const struct rp_attention_layout *at, size_t max_len, size_t rows)
 {
     size_t keys;
-    const bool ok = rp_mul_ok(window, 2, &keys) && rp_add_ok(keys, more, &keys);
+    const bool ok = at->windowed && rp_add_ok(at->before, at->after, &keys) &&
+                    rp_add_ok(keys, rows + 15, &keys);
     return ok && keys < max_len ? keys : max_len;
 }
 
-/* Who sees what: the keys of a part and those of a block, from a multiple of 16 on. */
-static void lay_out_rows(struct rp_attention_layout *at, size_t max_len, size_t window,
-                         size_t *part_keys, size_t *block_keys)
+/* Who sees what, and how many rows are worked on together. */
+static void lay_out_rows(struct rp_attention_layout *at, size_t max_len, size_t window, bool causal)
 {
-    const bool all = window == 0 || max_len == 0 || window >= max_len - 1;
-    at->window = all ? max_len : window;
-    at->rows = all ? max_len : RP_ATTENTION_WINDOW_ROWS;
-    at->block = all ? RP_ATTENTION_MAX_BLOCK : RP_ATTENTION_WINDOW_BLOCK;
-    *part_keys = all ? max_len : keys_in_view(max_len, window, at->rows + 15);
-    *block_keys = all ? max_len : keys_in_view(max_len, window, at->block + 15);
+    at->windowed = window > 0 && max_len > 0 && window < max_len - 1;
+    at->before = at->windowed ? window : max_len;
+    at->after = causal ? 0 : at->before;
+    at->rows = at->windowed ? RP_ATTENTION_WINDOW_ROWS : max_len;
+    at->block = at->windowed || causal ? RP_ATTENTION_WINDOW_BLOCK : RP_ATTENTION_MAX_BLOCK;
 }
 
-bool rp_attention_lay_out(size_t max_len, size_t window, size_t head_dim, bool has_rel,
+bool rp_attention_lay_out(size_t max_len, size_t window, bool causal, size_t head_dim, bool has_rel,
                           struct rp_attention_layout *out)
 {
     struct rp_attention_layout at = {0};
-    size_t n, in_block, padded, keys, values, queries, scores, products, rel = 0;
-    lay_out_rows(&at, max_len, window, &n, &in_block);
+    size_t padded, keys, values, queries, scores, products, rel = 0;
+    lay_out_rows(&at, max_len, window, causal);
+    const size_t n = keys_in_view(&at, max_len, at.rows);
+    const size_t in_block = keys_in_view(&at, max_len, at.block);
     if (!rp_add_ok(n, 31, &padded) || !rp_add_ok(head_dim, 31, &at.padded_dim))
         return false;
     padded = rp_round_up(n, 16);
@@ -71,12 +72,12 @@ bool rp_attention_lay_out(size_t max_len, size_t window, size_t head_dim, bool h
     return true;
 }
 
-bool rp_attention_scratch_bytes(size_t max_len, size_t window, size_t head_dim, bool has_rel,
-                                size_t *out)
+bool rp_attention_scratch_bytes(size_t max_len, size_t window, bool causal, size_t head_dim,
+                                bool has_rel, size_t *out)
 {
     struct rp_attention_layout at;
     size_t bytes;
-    if (!rp_attention_lay_out(max_len, window, head_dim, has_rel, &at) ||
+    if (!rp_attention_lay_out(max_len, window, causal, head_dim, has_rel, &at) ||
         !rp_mul_ok(at.total, sizeof(float), &bytes))
         return false;
     *out = bytes;
@@ -89,20 +90,37 @@ static uint64_t sum_to(int64_t n)
     return n > 0 ? (uint64_t)n * ((uint64_t)n + 1) / 2 : 0;
 }
 
-/* Of the rows before q: each sees window + 1 keys up to its own side's end and window on the other,
- * less those that would lie before the first key and past the last. */
-static uint64_t pairs_before(size_t len, size_t window, size_t q)
+/* Of the rows before q: each sees itself and `before` and `after` keys to its sides, less those
+ * that would lie before the first key and past the last. */
+static uint64_t pairs_of_rows(size_t len, size_t before, size_t after, size_t q)
 {
-    const int64_t w = (int64_t)window, n = (int64_t)q;
-    return (uint64_t)n * (2 * (uint64_t)w + 1) - (sum_to(w) - sum_to(w - n)) -
-           sum_to(n + w - (int64_t)len);
+    const int64_t b = (int64_t)before, a = (int64_t)after, n = (int64_t)q;
+    return (uint64_t)n * (uint64_t)(b + a + 1) - (sum_to(b) - sum_to(b - n)) -
+           sum_to(n + a - (int64_t)len);
 }
 
-uint64_t rp_attention_pairs(size_t len, size_t window, size_t q0, size_t q1)
+uint64_t rp_attention_pairs(size_t len, size_t window, bool causal, size_t q0, size_t q1)
 {
-    if (window == 0 || window >= len)
-        return (uint64_t)(q1 - q0) * len;
-    return pairs_before(len, window, q1) - pairs_before(len, window, q0);
+    const size_t before = window == 0 || window > len ? len : window;
+    const size_t after = causal ? 0 : before;
+    return pairs_of_rows(len, before, after, q1) - pairs_of_rows(len, before, after, q0);
+}
+
+size_t rp_attention_keys(size_t len, size_t window, bool causal, size_t q0, size_t q1)
+{
+    const size_t before = window == 0 || window > len ? len : window;
+    const size_t after = causal ? 0 : before;
+    if (q0 >= q1)
+        return 0;
+    return (after < len - q1 ? q1 + after : len) - (q0 > before ? q0 - before : 0);
+}
+
+size_t rp_attention_packed(const struct rp_attention_args *args, size_t len, size_t q1)
+{
+    if (args->window)
+        return 0;
+    const size_t seen = args->n_prefix + (args->causal ? q1 : len);
+    return seen > args->n_packed ? seen : args->n_packed;
 }
 
 uint64_t rp_attention_lap(uint64_t *stage_ns, enum rp_attention_stage stage, uint64_t began)

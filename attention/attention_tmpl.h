@@ -1,22 +1,26 @@
 /* Attention, written once against v16 and compiled once per instruction set.
  *
- * One task is one head of one sequence and a range of its query rows.  With a window it is done in
- * parts of a few hundred rows, and a part packs only the keys that one of its rows sees:
+ * One task is one key head of one sequence and a range of its query rows.  With a window it is done
+ * in parts of a few hundred rows, and a part packs only the keys that one of its rows sees:
  *
  *     pack the keys into panels of 16 keys      [head_dim][16], transposed
  *     pack the values into panels of 16 columns [keys][16]
- *     for each block of query rows:
+ *     for each query head and each block of query rows:
  *         scale them
  *         scores   = queries x keys             a chain over head_dim each
  *         softmax  : bias, maximum, exponentials in place, sums
  *         products = exponentials x values      a chain over the keys each
  *         divide by the sums
  *
- * A row's window begins and ends somewhere within the keys of its block.  Scores are computed for
- * whole panels, and those of keys that a row does not see become minus infinities: they leave its
- * maximum alone, and their exponentials, zeros, its sums.  A chain over values leaves such keys out
- * altogether, since not even 0 * NaN may come in: a tile of rows takes one by one the keys at both
- * ends that only some of its rows see, and in between those that all of them see.
+ * What a row sees begins and ends somewhere within the keys of its block: a window does so on both
+ * sides, causal attention, which sees [0, i], on one.  Scores are computed for whole panels, and
+ * those of keys that a row does not see become minus infinities: they leave its maximum alone, and
+ * their exponentials, zeros, its sums.  A chain over values leaves such keys out altogether, since
+ * not even 0 * NaN may come in: a tile of rows takes one by one the keys at both ends that only
+ * some of its rows see, and in between those that all of them see.
+ *
+ * Rows and keys count from the first row of the prefix, if there is one.  Only packing knows that
+ * they then lie in two places.
  *
  * Both products are the same thing, rows of A against panels of 16 columns of B, so there is one
  * register tile; keys and output columns lie across lanes, and the chain of the contract runs along
@@ -155,22 +159,28 @@ static void product(size_t m, size_t n_panels, size_t k, const float *a, size_t 
 #endif
 }
 
-/* ---- the product within windows ---------------------------------------------------------- */
+/* ---- the product of what each row sees ---------------------------------------------------- */
 
 /* Which keys a row sees: keys [key0, ...) are columns [0, ...) of the scores and rows of b. */
 struct view {
-    size_t len, window; /* of the sequence; window >= len: all of it */
+    size_t len;           /* of the sequence */
+    size_t before, after; /* keys that there may be on a row's sides; len: all of them */
     size_t key0;
 };
 
 static size_t first_seen(const struct view *see, size_t row)
 {
-    return row > see->window ? row - see->window : 0;
+    return row > see->before ? row - see->before : 0;
 }
 
 static size_t end_seen(const struct view *see, size_t row)
 {
-    return see->window < see->len - row ? row + see->window + 1 : see->len;
+    return see->after < see->len - row ? row + see->after + 1 : see->len;
+}
+
+static size_t within(size_t x, size_t least, size_t most)
+{
+    return x < least ? least : x > most ? most : x;
 }
 
 /* Columns [t, end) into the chains of those rows i that see them: first <= t - i <= first + width,
@@ -196,24 +206,26 @@ RP_V16_FN void edge(const size_t m, const size_t n_vecs, v16 *acc, const float *
     }
 }
 
-/* As tile(), for query rows row, row + 1, ... of which each takes the keys that it sees. */
-RP_V16_FN void band_tile(const struct view *see, size_t row, const size_t m, const size_t n_vecs,
-                         const float *a, size_t lda, const float *b, size_t panel_stride, float *c,
-                         size_t ldc)
+/* As tile(), for query rows row, row + 1, ... of which each takes those of the columns [from, to)
+ * that it sees. */
+RP_V16_FN void band_tile(const struct view *see, size_t row, size_t from, size_t to, const size_t m,
+                         const size_t n_vecs, const float *a, size_t lda, const float *b,
+                         size_t panel_stride, float *c, size_t ldc)
 {
-    const size_t all_from = first_seen(see, row + m - 1) - see->key0;
-    const size_t some_to = end_seen(see, row) - see->key0;
-    const size_t all_to = some_to > all_from ? some_to : all_from; /* none, in a narrow window */
-    const size_t first = row - see->window - see->key0, width = 2 * see->window;
+    const size_t some_from = within(first_seen(see, row) - see->key0, from, to);
+    const size_t all_from = within(first_seen(see, row + m - 1) - see->key0, from, to);
+    /* none, in a narrow window */
+    const size_t all_to = within(end_seen(see, row) - see->key0, all_from, to);
+    const size_t some_to = within(end_seen(see, row + m - 1) - see->key0, from, to);
+    const size_t first = row - see->before - see->key0, width = see->before + see->after;
     v16 acc[ATT_ROWS * ATT_VECS];
     UNROLL
     for (size_t i = 0; i < m; i++) {
         UNROLL
         for (size_t n = 0; n < n_vecs; n++)
-            acc[i * n_vecs + n] = v_zero();
+            acc[i * n_vecs + n] = from > 0 ? v_load(c + i * ldc + 16 * n) : v_zero();
     }
-    edge(m, n_vecs, acc, a, lda, b, panel_stride, first_seen(see, row) - see->key0, all_from, first,
-         width);
+    edge(m, n_vecs, acc, a, lda, b, panel_stride, some_from, all_from, first, width);
     for (size_t t = all_from; t < all_to; t++) {
         v16 w[ATT_VECS];
         UNROLL
@@ -227,8 +239,7 @@ RP_V16_FN void band_tile(const struct view *see, size_t row, const size_t m, con
                 acc[i * n_vecs + n] = v_fma(x, w[n], acc[i * n_vecs + n]);
         }
     }
-    edge(m, n_vecs, acc, a, lda, b, panel_stride, all_to, end_seen(see, row + m - 1) - see->key0,
-         first, width);
+    edge(m, n_vecs, acc, a, lda, b, panel_stride, all_to, some_to, first, width);
     UNROLL
     for (size_t i = 0; i < m; i++) {
         UNROLL
@@ -238,14 +249,16 @@ RP_V16_FN void band_tile(const struct view *see, size_t row, const size_t m, con
 }
 
 #define TILE_CASE(height)                                                                          \
-    case height: band_tile(see, row, height, n_vecs, a, lda, b, panel_stride, c, ldc); break
+    case height:                                                                                   \
+        band_tile(see, row, from, to, height, n_vecs, a, lda, b, panel_stride, c, ldc);            \
+        break
 
-RP_V16_FN void band_tile_of_height(const struct view *see, size_t row, size_t m,
-                                   const size_t n_vecs, const float *a, size_t lda, const float *b,
-                                   size_t panel_stride, float *c, size_t ldc)
+RP_V16_FN void band_tile_of_height(const struct view *see, size_t row, size_t from, size_t to,
+                                   size_t m, const size_t n_vecs, const float *a, size_t lda,
+                                   const float *b, size_t panel_stride, float *c, size_t ldc)
 {
 #if PLAIN_LOOPS
-    band_tile(see, row, m, n_vecs, a, lda, b, panel_stride, c, ldc);
+    band_tile(see, row, from, to, m, n_vecs, a, lda, b, panel_stride, c, ldc);
 #else
     switch (m) {
         TILE_CASE(1);
@@ -268,13 +281,13 @@ RP_V16_FN void band_tile_of_height(const struct view *see, size_t row, size_t m,
 
 #undef TILE_CASE
 
-RP_V16_FN void band_panels(const struct view *see, size_t row, size_t m, const size_t n_vecs,
-                           const float *a, size_t lda, const float *b, size_t panel_stride,
-                           float *c, size_t ldc)
+RP_V16_FN void band_panels(const struct view *see, size_t row, size_t from, size_t to, size_t m,
+                           const size_t n_vecs, const float *a, size_t lda, const float *b,
+                           size_t panel_stride, float *c, size_t ldc)
 {
     for (size_t tiles = (m + ATT_ROWS - 1) / ATT_ROWS; tiles > 0; tiles--) {
         const size_t height = (m + tiles - 1) / tiles;
-        band_tile_of_height(see, row, height, n_vecs, a, lda, b, panel_stride, c, ldc);
+        band_tile_of_height(see, row, from, to, height, n_vecs, a, lda, b, panel_stride, c, ldc);
         row += height;
         a += height * lda;
         c += height * ldc;
@@ -282,54 +295,84 @@ RP_V16_FN void band_panels(const struct view *see, size_t row, size_t m, const s
     }
 }
 
-static void band_product(const struct view *see, size_t row, size_t m, size_t n_panels,
-                         const float *a, size_t lda, const float *b, size_t panel_stride, float *c,
-                         size_t ldc)
+static void band_product(const struct view *see, size_t row, size_t from, size_t to, size_t m,
+                         size_t n_panels, const float *a, size_t lda, const float *b,
+                         size_t panel_stride, float *c, size_t ldc)
 {
     size_t p = 0;
     for (; p + ATT_VECS <= n_panels; p += ATT_VECS)
-        band_panels(see, row, m, ATT_VECS, a, lda, b + p * panel_stride, panel_stride, c + 16 * p,
-                    ldc);
+        band_panels(see, row, from, to, m, ATT_VECS, a, lda, b + p * panel_stride, panel_stride,
+                    c + 16 * p, ldc);
 #if ATT_VECS > 1
     for (; p < n_panels; p++)
-        band_panels(see, row, m, 1, a, lda, b + p * panel_stride, panel_stride, c + 16 * p, ldc);
+        band_panels(see, row, from, to, m, 1, a, lda, b + p * panel_stride, panel_stride,
+                    c + 16 * p, ldc);
 #endif
 }
 
 /* ---- packing ---------------------------------------------------------------------------- */
 
-/* Up to 16 rows of n columns, transposed into panel[n][16]; missing rows become zeros. */
-static void pack_key_panel(float *panel, const float *k, size_t ld, size_t n_rows, size_t n)
+/* The rows of a sequence, of the columns of one head's keys or values. */
+struct rows {
+    const float *prefix, *own; /* row 0 of the prefix and of what follows it */
+    size_t n_prefix, ld;
+};
+
+static const float *row_of(const struct rows *from, size_t j)
 {
-    size_t r = 0;
-    for (; r + ATT_BLOCK <= n_rows; r += ATT_BLOCK) {
+    return j < from->n_prefix ? from->prefix + j * from->ld
+                              : from->own + (j - from->n_prefix) * from->ld;
+}
+
+/* Rows of n columns, transposed into columns [r, end) of panel[n][16]. */
+static void pack_key_rows(float *panel, size_t r, size_t end, const float *k, size_t ld, size_t n)
+{
+    for (; r + ATT_BLOCK <= end; r += ATT_BLOCK, k += ATT_BLOCK * ld) {
         size_t c = 0;
         for (; c + ATT_BLOCK <= n; c += ATT_BLOCK)
-            transpose_block(panel + 16 * c + r, k + r * ld + c, ld);
+            transpose_block(panel + 16 * c + r, k + c, ld);
         for (; c < n; c++) {
-            for (size_t i = r; i < r + ATT_BLOCK; i++)
-                panel[16 * c + i] = k[i * ld + c];
+            for (size_t i = 0; i < ATT_BLOCK; i++)
+                panel[16 * c + r + i] = k[i * ld + c];
         }
     }
-    for (; r < 16; r++) {
+    for (; r < end; r++, k += ld) {
         for (size_t c = 0; c < n; c++)
-            panel[16 * c + r] = r < n_rows ? k[r * ld + c] : 0.0f;
+            panel[16 * c + r] = k[c];
     }
 }
 
-static void pack_keys(float *panels, const float *k, size_t ld, size_t len, size_t head_dim)
+/* Keys [j, end) into panels of which the first begins with key key0; the last one's other lanes
+ * become zeros. */
+static void pack_keys(float *panels, const struct rows *from, size_t key0, size_t j, size_t end,
+                      size_t head_dim)
 {
-    for (size_t j = 0; j < len; j += 16)
-        pack_key_panel(panels + j * head_dim, k + j * ld, ld, len - j < 16 ? len - j : 16,
-                       head_dim);
+    while (j < end) {
+        float *const panel = panels + ((j - key0) & ~(size_t)15) * head_dim;
+        const size_t lane = (j - key0) % 16, border = j < from->n_prefix ? from->n_prefix : end;
+        size_t next = j - lane + 16 < end ? j - lane + 16 : end;
+        next = next < border ? next : border;
+        pack_key_rows(panel, lane, lane + (next - j), row_of(from, j), from->ld, head_dim);
+        j = next;
+    }
+    if ((end - key0) % 16) {
+        float *const panel = panels + ((end - key0) & ~(size_t)15) * head_dim;
+        for (size_t r = (end - key0) % 16; r < 16; r++) {
+            for (size_t c = 0; c < head_dim; c++)
+                panel[16 * c + r] = 0.0f;
+        }
+    }
 }
 
-static void pack_values(float *panels, const float *v, size_t ld, size_t len, size_t head_dim)
+/* Values [j, end) into panels of which each begins with key key0. */
+static void pack_values(float *panels, const struct rows *from, size_t key0, size_t j, size_t end,
+                        size_t panel_stride, size_t head_dim)
 {
-    for (size_t j = 0; j < len; j++, v += ld, panels += 16) {
+    for (panels += 16 * (j - key0); j < end; j++, panels += 16) {
+        const float *const v = row_of(from, j);
         float *to = panels;
         size_t c = 0;
-        for (; c + 16 <= head_dim; c += 16, to += 16 * len)
+        for (; c + 16 <= head_dim; c += 16, to += panel_stride)
             v_store(to, v_load(v + c));
         if (c < head_dim)
             v_store(to, v_load_n(v + c, head_dim - c));
@@ -445,74 +488,126 @@ static void divide_rows(float *to, size_t ld, const float *o, size_t ldo, const 
     }
 }
 
-/* The exponentials of a block times the values from key see->key0 on, a chain a row. */
+/* The exponentials of a block times its n_keys values from key see->key0 on, a chain a row. */
 static void add_up(const struct view *see, const struct rp_attention_layout *at, size_t row,
-                   size_t rows, const float *scores, const float *values, size_t value_stride,
-                   float *products)
+                   size_t rows, size_t n_keys, const float *scores, const float *values,
+                   size_t value_stride, float *products)
 {
-    const size_t len = see->len;
-    if (see->window < len) {
-        band_product(see, row, rows, at->padded_dim / 16, scores, at->ld_scores, values,
-                     value_stride, products, at->ld_products);
-        return;
+    const size_t n_panels = at->padded_dim / 16;
+    const bool band = see->after < see->len;
+    for (size_t j = 0, end; j < n_keys; j = end) {
+        end = n_keys - j < VALUES_CHUNK ? n_keys : j + VALUES_CHUNK;
+        if (band)
+            band_product(see, row, j, end, rows, n_panels, scores, at->ld_scores, values,
+                         value_stride, products, at->ld_products);
+        else
+            product(rows, n_panels, end - j, scores + j, at->ld_scores, values + 16 * j,
+                    value_stride, products, at->ld_products, j > 0);
     }
-    for (size_t j = 0; j < len; j += VALUES_CHUNK)
-        product(rows, at->padded_dim / 16, len - j < VALUES_CHUNK ? len - j : VALUES_CHUNK,
-                scores + j, at->ld_scores, values + 16 * j, value_stride, products, at->ld_products,
-                j > 0);
 }
 
-/* Query rows [q0, q1), as few as the layout has room for. */
-static void run_part(const struct rp_attention_args *args, const struct rp_attention_layout *at,
-                     size_t row0, struct view see, size_t head, size_t q0, size_t q1, float *base)
-{
-    const size_t d = args->head_dim, ld = args->ld;
-    const float *const q = args->qkv + row0 * ld + head * d;
-    const float *const k = q + args->n_heads * d, *const v = k + args->n_heads * d;
-    float *const out = args->out + head * d;
-    const size_t key0 = first_seen(&see, q0) & ~(size_t)15, n_keys = end_seen(&see, q1 - 1) - key0;
+/* A part of a task: query rows [q0, q1), as few as the layout has room for, and the keys [key0,
+ * end) that they see.  All count from the prefix's first row. */
+struct part {
+    const struct rp_attention_args *args;
+    const struct rp_attention_layout *at;
+    size_t row0, kv_head;
+    size_t q0, q1, key0, end;
+    size_t value_stride; /* from panel to panel */
+    float *base;
+};
 
+static struct rows rows_of(const struct part *part, size_t column)
+{
+    const struct rp_attention_args *const args = part->args;
+    return (struct rows){.prefix = args->qkv + args->prefix_row0 * args->ld + column,
+                         .own = args->qkv + part->row0 * args->ld + column,
+                         .n_prefix = args->n_prefix,
+                         .ld = args->ld};
+}
+
+static void pack(const struct part *part, size_t n_kv_heads)
+{
+    const struct rp_attention_args *const args = part->args;
+    const size_t d = args->head_dim,
+                 first = args->n_packed > part->key0 ? args->n_packed : part->key0;
+    const struct rows keys = rows_of(part, (args->n_heads + part->kv_head) * d);
+    const struct rows values = rows_of(part, (args->n_heads + n_kv_heads + part->kv_head) * d);
+    if (first >= part->end)
+        return;
+    pack_keys(part->base + part->at->keys, &keys, part->key0, first, part->end, d);
+    pack_values(part->base + part->at->values, &values, part->key0, first, part->end,
+                part->value_stride, d);
+}
+
+/* The part's rows of one query head. */
+static void run_head(const struct part *part, struct view see, size_t head)
+{
+    const struct rp_attention_args *const args = part->args;
+    const struct rp_attention_layout *const at = part->at;
+    const size_t d = args->head_dim, q0 = part->q0, q1 = part->q1;
+    float *const base = part->base, *const out = args->out + head * d;
+    const float *const q = args->qkv + head * d;
     uint64_t *const ns = args->stage_ns;
     uint64_t began = rp_attention_lap(ns, RP_ATTENTION_N_STAGES, 0);
-    if (!args->packed) {
-        pack_keys(base + at->keys, k + key0 * ld, ld, n_keys, d);
-        pack_values(base + at->values, v + key0 * ld, ld, n_keys, d);
-    }
     if (args->rel)
-        expand_bias(base + at->rel, n_keys + (q1 - q0) - 1, (int64_t)key0 - (int64_t)(q1 - 1),
+        expand_bias(base + at->rel, part->end - part->key0 + (q1 - q0) - 1,
+                    (int64_t)part->key0 - (int64_t)(q1 - 1),
                     args->rel + head * (2 * args->rel_span + 1), args->rel_span);
     began = rp_attention_lap(ns, RP_ATTENTION_STAGE_PACK, began);
 
     float sums[RP_ATTENTION_MAX_BLOCK];
     for (size_t i = q0; i < q1; i += at->block) {
         const size_t rows = q1 - i < at->block ? q1 - i : at->block;
+        const size_t row = part->row0 + i - args->n_prefix; /* of the batch */
         see.key0 = first_seen(&see, i) & ~(size_t)15;
-        const size_t skipped = see.key0 - key0; /* of the part's keys, a multiple of 16 */
-        scale_queries(base + at->queries, q + i * ld, ld, rows, d, args->scale);
-        product(rows, (end_seen(&see, i + rows - 1) - see.key0 + 15) / 16, d, base + at->queries, d,
-                base + at->keys + skipped * d, 16 * d, base + at->scores, at->ld_scores, 0);
+        const size_t n_keys = end_seen(&see, i + rows - 1) - see.key0;
+        const size_t skipped = see.key0 - part->key0; /* of the part's keys, a multiple of 16 */
+        scale_queries(base + at->queries, q + row * args->ld, args->ld, rows, d, args->scale);
+        product(rows, (n_keys + 15) / 16, d, base + at->queries, d, base + at->keys + skipped * d,
+                16 * d, base + at->scores, at->ld_scores, 0);
         began = rp_attention_lap(ns, RP_ATTENTION_STAGE_SCORES, began);
         softmax(base + at->scores, at->ld_scores, &see, i, rows,
                 args->rel ? base + at->rel + (q1 - 1 - i) + skipped : NULL, sums);
         began = rp_attention_lap(ns, RP_ATTENTION_STAGE_SOFTMAX, began);
-        add_up(&see, at, i, rows, base + at->scores, base + at->values + 16 * skipped, 16 * n_keys,
-               base + at->products);
-        divide_rows(out + (row0 + i - args->out_row0) * args->ld_out, args->ld_out,
-                    base + at->products, at->ld_products, sums, rows, d);
+        add_up(&see, at, i, rows, n_keys, base + at->scores, base + at->values + 16 * skipped,
+               part->value_stride, base + at->products);
+        divide_rows(out + (row - args->out_row0) * args->ld_out, args->ld_out, base + at->products,
+                    at->ld_products, sums, rows, d);
         began = rp_attention_lap(ns, RP_ATTENTION_STAGE_VALUES, began);
     }
 }
 
-static void run(const struct rp_attention_args *args, size_t row0, size_t len, size_t head,
+static void run_part(struct part *part, const struct view *see)
+{
+    const struct rp_attention_args *const args = part->args;
+    const size_t n_kv_heads = args->n_kv_heads ? args->n_kv_heads : args->n_heads;
+    const size_t group = args->n_heads / n_kv_heads;
+    const uint64_t began = rp_attention_lap(args->stage_ns, RP_ATTENTION_N_STAGES, 0);
+    part->key0 = first_seen(see, part->q0) & ~(size_t)15;
+    part->end = end_seen(see, part->q1 - 1);
+    part->value_stride = 16 * (part->at->windowed ? part->end - part->key0 : see->len);
+    pack(part, n_kv_heads);
+    rp_attention_lap(args->stage_ns, RP_ATTENTION_STAGE_PACK, began);
+    for (size_t h = 0; h < group; h++)
+        run_head(part, *see, part->kv_head * group + h);
+}
+
+static void run(const struct rp_attention_args *args, size_t row0, size_t len, size_t kv_head,
                 size_t q0, size_t q1, void *scratch)
 {
     struct rp_attention_layout at;
-    if (q0 >= q1 ||
-        !rp_attention_lay_out(len, args->window, args->head_dim, args->rel != NULL, &at))
+    const size_t before = args->n_prefix;
+    if (q0 >= q1 || !rp_attention_lay_out(before + len, args->window, args->causal, args->head_dim,
+                                          args->rel != NULL, &at))
         return; /* sizes that do not fit were refused when the scratch was sized */
-    const struct view see = {.len = len, .window = at.window};
-    for (size_t i = q0; i < q1; i += at.rows)
-        run_part(args, &at, row0, see, head, i, q1 - i < at.rows ? q1 : i + at.rows, scratch);
+    const struct view see = {.len = before + len, .before = at.before, .after = at.after};
+    struct part part = {.args = args, .at = &at, .row0 = row0, .kv_head = kv_head, .base = scratch};
+    for (size_t i = q0; i < q1; i += at.rows) {
+        part.q0 = before + i;
+        part.q1 = before + (q1 - i < at.rows ? q1 : i + at.rows);
+        run_part(&part, &see);
+    }
 }
 
 const struct rp_attention_kernel ATT_KERNEL = {ATT_NAME, ATT_ISA, run};

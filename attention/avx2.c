@@ -1,7 +1,7 @@
 /* Attention with AVX2 and FMA: 12 of 16 registers accumulate, two hold the line of B. */
 #define RP_V16_AVX2
 
-#include "attention/transpose_avx2.h"
+#include "pool/transpose_avx2.h"
 
 #define ATT_KERNEL rp_attention_avx2
 #define ATT_NAME   "rp_attention_f32_6x16__avx2"

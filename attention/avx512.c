@@ -2,7 +2,7 @@
  * serves two products. */
 #define RP_V16_AVX512
 
-#include "attention/transpose_avx2.h"
+#include "pool/transpose_avx2.h"
 
 #define ATT_KERNEL rp_attention_avx512
 #define ATT_NAME   "rp_attention_f32_12x32__avx512"

@@ -1,8 +1,7 @@
 /* Attention with NEON: 24 of 32 registers accumulate, four hold the line of B. */
 #define RP_V16_NEON
 
-#include <arm_neon.h>
-#include <stddef.h>
+#include "pool/transpose_neon.h"
 
 #define ATT_KERNEL rp_attention_neon
 #define ATT_NAME   "rp_attention_f32_6x16__neon"
@@ -10,19 +9,5 @@
 #define ATT_ROWS   6
 #define ATT_VECS   1
 #define ATT_BLOCK  4
-
-/* to[16 c + r] = from[ld r + c] for r, c < 4. */
-static inline __attribute__((always_inline)) void transpose_block(float *to, const float *from,
-                                                                  size_t ld)
-{
-    const float32x4_t a = vld1q_f32(from), b = vld1q_f32(from + ld), c = vld1q_f32(from + 2 * ld),
-                      d = vld1q_f32(from + 3 * ld);
-    const float32x4_t ac = vzip1q_f32(a, c), bd = vzip1q_f32(b, d);
-    const float32x4_t ac2 = vzip2q_f32(a, c), bd2 = vzip2q_f32(b, d);
-    vst1q_f32(to, vzip1q_f32(ac, bd));
-    vst1q_f32(to + 16, vzip2q_f32(ac, bd));
-    vst1q_f32(to + 32, vzip1q_f32(ac2, bd2));
-    vst1q_f32(to + 48, vzip2q_f32(ac2, bd2));
-}
 
 #include "attention/attention_tmpl.h"

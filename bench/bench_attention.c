@@ -77,7 +77,7 @@ static void bench(const struct rp_attention_kernel *kernel, const struct shape *
 {
     const size_t width = s->heads * s->dim;
     size_t bytes;
-    if (!rp_attention_scratch_bytes(s->len, window, s->dim, 0, &bytes)) {
+    if (!rp_attention_scratch_bytes(s->len, window, false, s->dim, 0, &bytes)) {
         fprintf(stderr, "bench_attention: length %zu, head_dim %zu: too large\n", s->len, s->dim);
         exit(2);
     }
@@ -105,7 +105,7 @@ static void bench(const struct rp_attention_kernel *kernel, const struct shape *
         top = fmax(top, rp_machine_peak_gflops(kernel->isa, 1));
         seconds = fmin(seconds, best_run(&job));
     }
-    const double pairs = (double)rp_attention_pairs(s->len, window, 0, s->len);
+    const double pairs = (double)rp_attention_pairs(s->len, window, false, 0, s->len);
     const double gflops = 4.0 * pairs * (double)width / seconds * 1e-9;
 
     uint64_t ns[RP_ATTENTION_N_STAGES] = {0}, all = 0;

@@ -205,8 +205,8 @@ static rp_status size_scratch(rp_plan *plan, uint64_t chunk_bytes, rp_error *err
         if (step->op != RP_OP_ATTENTION)
             continue;
         if (!rp_attention_scratch_bytes(plan->bucket.tokens, step->p.attention.window,
-                                        step->p.attention.head_dim, step->p.attention.rel_span != 0,
-                                        &bytes) ||
+                                        step->p.attention.causal, step->p.attention.head_dim,
+                                        step->p.attention.rel_span != 0, &bytes) ||
             bytes > (size_t)1 << 48)
             return rp_fail(err, RP_ERR_LIMIT,
                            "op %zu (%s): attention over %zu tokens needs too much scratch",

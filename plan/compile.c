@@ -312,12 +312,11 @@ void rp_plan_get_sizes(const rp_plan *plan, rp_plan_sizes *out)
 /* Pairs of a query and a key that it sees. */
 static uint64_t pairs_of_step(const rp_batch *batch, const struct rp_step *step)
 {
-    const size_t window = step->p.attention.window;
     uint64_t pairs = 0;
     for (size_t s = 0; s < batch->n_seqs; s++) {
         const size_t len = (size_t)(batch->cu[s + 1] - batch->cu[s]);
         if (step->read == RP_READ_ALL)
-            pairs += rp_attention_pairs(len, window, 0, len);
+            pairs += rp_step_pairs(step, batch, s, 0, len);
         else
             pairs += rp_step_read_pairs(step, batch, s);
     }
@@ -403,6 +402,10 @@ static void text_options(struct rp_text *t, const struct rp_step *step)
                     step->p.rms_norm.first_column);
     if (step->op == RP_OP_ATTENTION && step->p.attention.window)
         rp_text_add(t, " window=%zu", step->p.attention.window);
+    if (step->op == RP_OP_ATTENTION && step->p.attention.n_kv_heads != step->p.attention.n_heads)
+        rp_text_add(t, " kv_heads=%zu", step->p.attention.n_kv_heads);
+    if (step->op == RP_OP_ATTENTION && step->p.attention.causal)
+        rp_text_add(t, " causal");
     if (step->op == RP_OP_ROPE && step->p.rope.theta == 0)
         rp_text_add(t, " inv_freq[%zu]", step->p.rope.turn.n_rotated / 2);
     if (step->op == RP_OP_ROPE && step->p.rope.theta != 0) {

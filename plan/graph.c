@@ -469,6 +469,10 @@ static void text_node(struct rp_text *t, const rp_weights *weights, const struct
         rp_text_float(t, node->p.attention.scale);
         if (node->p.attention.window)
             rp_text_add(t, " window=%d", node->p.attention.window);
+        if (node->p.attention.n_kv_heads)
+            rp_text_add(t, " kv_heads=%d", node->p.attention.n_kv_heads);
+        if (node->p.attention.causal)
+            rp_text_add(t, " causal");
         break;
     case RP_OP_ROPE: text_rope(t, &node->p.rope.options); break;
     case RP_OP_RMS_NORM: text_rms_norm(t, &node->p.rms_norm); break;

@@ -141,6 +141,33 @@ static rp_status check_gemm(struct rp_lowering *l, size_t i, rp_error *err)
     return RP_OK;
 }
 
+static int32_t attention_kv_heads(const rp_attention *p)
+{
+    return p->n_kv_heads ? p->n_kv_heads : p->n_heads;
+}
+
+/* Heads of queries, of keys and of values side by side; in the attention of decoders other things
+ * may come behind them (a gate). */
+static rp_status check_attention_heads(const struct rp_lowering *l, size_t i, const rp_attention *p,
+                                       size_t qkv_width, rp_error *err)
+{
+    const int32_t kv_heads = attention_kv_heads(p);
+    if (kv_heads < 0 || p->n_heads % kv_heads)
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i,
+                         "%d heads of queries cannot share %d heads of keys evenly", p->n_heads,
+                         kv_heads);
+    const uint64_t width = ((uint64_t)p->n_heads + 2 * (uint64_t)kv_heads) * (uint64_t)p->head_dim;
+    if (!p->causal && !p->n_kv_heads && qkv_width != width)
+        return FAIL_NODE(err, RP_ERR_SHAPE, l, i,
+                         "qkv has width %zu, expected %llu (3 x %d heads of %d)", qkv_width,
+                         (unsigned long long)width, p->n_heads, p->head_dim);
+    if (qkv_width < width)
+        return FAIL_NODE(err, RP_ERR_SHAPE, l, i,
+                         "qkv has width %zu, expected at least %llu (%d + 2 x %d heads of %d)",
+                         qkv_width, (unsigned long long)width, p->n_heads, kv_heads, p->head_dim);
+    return RP_OK;
+}
+
 static rp_status check_attention(struct rp_lowering *l, size_t i, rp_error *err)
 {
     const rp_attention *p = &l->graph->nodes[i].p.attention;
@@ -149,16 +176,15 @@ static rp_status check_attention(struct rp_lowering *l, size_t i, rp_error *err)
     if (p->n_heads <= 0 || p->head_dim <= 0)
         return FAIL_NODE(err, RP_ERR_INVALID, l, i, "%d heads of %d, expected at least 1 of 1",
                          p->n_heads, p->head_dim);
-    const uint64_t width = (uint64_t)p->n_heads * (uint64_t)p->head_dim;
-    if (qkv.width != 3 * width)
-        return FAIL_NODE(err, RP_ERR_SHAPE, l, i,
-                         "qkv has width %zu, expected %llu (3 x %d heads of %d)", qkv.width,
-                         (unsigned long long)(3 * width), p->n_heads, p->head_dim);
+    RP_TRY(check_attention_heads(l, i, p, qkv.width, err));
     if (isnan(p->scale) || isinf(p->scale) || p->scale < 0)
         return FAIL_NODE(err, RP_ERR_INVALID, l, i, "scale must be finite and not negative");
     if (p->window < 0)
         return FAIL_NODE(err, RP_ERR_INVALID, l, i, "window is %d, expected 0 (none) or more",
                          p->window);
+    if (p->rel_bias != -1 && (p->causal || attention_kv_heads(p) != p->n_heads))
+        return FAIL_NODE(err, RP_ERR_UNSUPPORTED, l, i, "a relative bias with %s is not built",
+                         p->causal ? "causal attention" : "shared heads of keys");
     if (p->rel_bias != -1) {
         const struct rp_weight_entry *e = rp_weights_entry(l->weights, p->rel_bias);
         if (!e || e->cols != (size_t)p->n_heads)
@@ -172,7 +198,7 @@ static rp_status check_attention(struct rp_lowering *l, size_t i, rp_error *err)
                              "relative bias with %zu buckets and maximum distance %d is none",
                              e->rows, p->rel_max_distance);
     }
-    l->shapes[i] = (struct rp_shape){RP_ROWS_TOKENS, (size_t)width};
+    l->shapes[i] = (struct rp_shape){RP_ROWS_TOKENS, (size_t)p->n_heads * (size_t)p->head_dim};
     return RP_OK;
 }
 
@@ -701,6 +727,8 @@ static rp_status lower_attention(struct rp_lowering *l, size_t i, rp_error *err)
     add_input(l, step, l->slots[l->graph->nodes[i].in[0]]); /* whole, whichever queries */
     step->kernel = l->plan->attention->name;
     step->p.attention.n_heads = (size_t)p->n_heads;
+    step->p.attention.n_kv_heads = (size_t)attention_kv_heads(p);
+    step->p.attention.causal = p->causal;
     step->p.attention.head_dim = (size_t)p->head_dim;
     step->p.attention.scale = p->scale > 0 ? p->scale : (float)(1.0 / sqrt((double)p->head_dim));
     step->p.attention.window = (size_t)p->window;

@@ -98,11 +98,12 @@ struct rp_step {
             size_t k;
         } quantize;
         struct {
-            size_t n_heads, head_dim;
+            size_t n_heads, n_kv_heads, head_dim;
             float scale;
             float *rel; /* owned by the plan; NULL for none */
             size_t rel_span;
             size_t window; /* 0: none */
+            bool causal;
         } attention;
         struct {
             struct rp_ops_rope turn; /* its table belongs to the plan */

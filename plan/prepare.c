@@ -26,6 +26,61 @@ static rp_status check_markers(const rp_batch *b, rp_error *err)
     return RP_OK;
 }
 
+/* A parent comes before its children and is nobody's child, so that a step finds all rows that come
+ * before a sequence's own in one place. */
+static rp_status check_parent(const rp_batch *b, size_t s, rp_error *err)
+{
+    const int32_t parent = b->parents[s];
+    if (parent == -1)
+        return RP_OK;
+    if (parent < -1 || (size_t)parent >= b->n_seqs)
+        return rp_fail(err, RP_ERR_INVALID,
+                       "sequence %zu: there is no sequence %d to be its parent, of %zu", s, parent,
+                       b->n_seqs);
+    if ((size_t)parent >= s)
+        return rp_fail(err, RP_ERR_INVALID, "sequence %zu: its parent %d does not come before it",
+                       s, parent);
+    if (b->parents[parent] != -1)
+        return rp_fail(err, RP_ERR_INVALID, "sequence %zu: its parent %d has a parent itself, %d",
+                       s, parent, b->parents[parent]);
+    if (b->cu[s + 1] == b->cu[s])
+        return rp_fail(err, RP_ERR_INVALID,
+                       "sequence %zu has a parent, %d, and no tokens of its own", s, parent);
+    return RP_OK;
+}
+
+/* What a step is, when its sequences cannot have parents; else NULL. */
+static const char *takes_no_parents(const struct rp_step *step)
+{
+    if (step->op == RP_OP_ATTENTION && !step->p.attention.causal)
+        return "attention that is not causal";
+    if (step->op == RP_OP_POOL && step->p.pooling != RP_POOL_LAST)
+        return "pooling of other rows than the last";
+    if (step->op == RP_OP_GATHER && step->p.gather == RP_READ_FIRST)
+        return "pooling of the first row";
+    return NULL;
+}
+
+static rp_status check_parents(const struct rp_run *run, rp_error *err)
+{
+    const rp_batch *b = run->batch;
+    bool any = false;
+    for (size_t s = 0; b->parents && s < b->n_seqs; s++) {
+        RP_TRY(check_parent(b, s, err));
+        any |= b->parents[s] != -1;
+    }
+    for (size_t s = 0; any && s < run->plan->n_steps; s++) {
+        const struct rp_step *step = &run->plan->steps[s];
+        const char *what = takes_no_parents(step);
+        if (what)
+            return rp_fail(err, RP_ERR_UNSUPPORTED,
+                           "op %zu (%s): sequences have parents, and %s "
+                           "cannot take their rows",
+                           step->node, step->name, what);
+    }
+    return RP_OK;
+}
+
 static rp_status fail_index(const struct rp_run *run, size_t index, size_t token, int32_t value,
                             rp_error *err)
 {
@@ -40,16 +95,30 @@ static rp_status fail_index(const struct rp_run *run, size_t index, size_t token
                    x->least_entries);
 }
 
-/* Positions count from 0 in each sequence; RoBERTa's count tokens that are not the pad, from pad
- * + 1. */
+static bool is_pad(const rp_batch *b, const struct rp_plan_index *x, int32_t token)
+{
+    return x->kind == RP_INDEX_POSITION_NONPAD && b->ids[token] == x->parameter;
+}
+
+/* The position of a sequence's first token (that is not the pad). */
+static int32_t first_position(const rp_batch *b, const struct rp_plan_index *x, size_t s)
+{
+    const int32_t parent = rp_batch_parent(b, s);
+    int32_t next = x->kind == RP_INDEX_POSITION ? 0 : x->parameter + 1;
+    for (int32_t t = parent < 0 ? 0 : b->cu[parent]; parent >= 0 && t < b->cu[parent + 1]; t++)
+        next += !is_pad(b, x, t);
+    return next;
+}
+
+/* Positions count from 0 in each sequence, and on from its parent's; RoBERTa's count tokens that
+ * are not the pad, from pad + 1. */
 static void fill_positions(const struct rp_run *run, const struct rp_plan_index *x, int32_t *to)
 {
     const rp_batch *b = run->batch;
     for (size_t s = 0; s < b->n_seqs; s++) {
-        int32_t next = x->kind == RP_INDEX_POSITION ? 0 : x->parameter + 1;
+        int32_t next = first_position(b, x, s);
         for (int32_t t = b->cu[s]; t < b->cu[s + 1]; t++) {
-            const bool pad = x->kind == RP_INDEX_POSITION_NONPAD && b->ids[t] == x->parameter;
-            to[t] = pad ? x->parameter : next++;
+            to[t] = is_pad(b, x, t) ? x->parameter : next++;
         }
     }
 }
@@ -105,7 +174,7 @@ static void fill_blocks(struct rp_run *run)
     size_t heads = 0;
     for (size_t s = 0; s < plan->n_steps && !heads; s++)
         if (plan->steps[s].op == RP_OP_ATTENTION)
-            heads = plan->steps[s].p.attention.n_heads;
+            heads = plan->steps[s].p.attention.n_kv_heads;
     run->n_blocks = 0;
     for (size_t s = 0; heads && s < b->n_seqs; s++) {
         const size_t len = (size_t)(b->cu[s + 1] - b->cu[s]);
@@ -130,6 +199,7 @@ rp_status rp_run_prepare(struct rp_run *run, rp_error *err)
         RP_TRY(check_starts("mcu", run->batch->mcu, run->batch->n_seqs, err));
         RP_TRY(check_markers(run->batch, err));
     }
+    RP_TRY(check_parents(run, err));
     for (size_t i = 0; i < run->plan->n_indices; i++)
         RP_TRY(fill_index(run, i, run->index_memory + i * run->plan->bucket.tokens, err));
     fill_blocks(run);

@@ -122,7 +122,7 @@ static void phase_segment(struct rp_run *run, const struct rp_segment *seg, size
  * every worker some. */
 static size_t heads_of_task(const struct rp_run *run, const struct rp_step *step, size_t workers)
 {
-    const size_t heads = step->p.attention.n_heads;
+    const size_t heads = step->p.attention.n_kv_heads;
     const size_t wanted = workers > 1 ? ceil_div(workers * TASKS_PER_WORKER, run->live.seqs) : 1;
     return ceil_div(heads, wanted < heads ? wanted : heads);
 }
@@ -133,10 +133,10 @@ static void phase_tasks(struct rp_run *run, size_t s, size_t workers)
     struct rp_phase phase = {
         .first = s, .end = s + 1, .n_tasks = rp_bucket_rows(&run->live, step->rows)};
     if (step->op == RP_OP_ATTENTION && step->read == RP_READ_ALL) {
-        phase.n_tasks = run->n_blocks * step->p.attention.n_heads;
+        phase.n_tasks = run->n_blocks * step->p.attention.n_kv_heads;
     } else if (step->op == RP_OP_ATTENTION) {
         phase.heads = heads_of_task(run, step, workers);
-        phase.n_tasks = run->live.seqs * ceil_div(step->p.attention.n_heads, phase.heads);
+        phase.n_tasks = run->live.seqs * ceil_div(step->p.attention.n_kv_heads, phase.heads);
     }
     run->phases[run->n_phases++] = phase;
 }
@@ -231,39 +231,45 @@ static void run_rows(struct rp_run *run, size_t phase_index, struct rp_frame *fr
     }
 }
 
+/* Bytes of `rows` query rows with their results and of `keys` keys and values, of some heads of
+ * keys. */
+static uint64_t attention_bytes(const struct rp_step *step, uint64_t rows, uint64_t keys,
+                                size_t kv_heads)
+{
+    const size_t shared = step->p.attention.n_heads / step->p.attention.n_kv_heads;
+    return 2 * (rows * shared + keys) * kv_heads * step->p.attention.head_dim * sizeof(float);
+}
+
 /* Attention of a block of queries: them, and the keys and values that one of them sees. */
 static void profile_block(const struct rp_phase *phase, const struct rp_frame *frame, size_t t)
 {
     const struct rp_run *run = frame->run;
     const struct rp_step *step = &run->plan->steps[phase->first];
-    const struct rp_query_block *b = &run->blocks[t / step->p.attention.n_heads];
-    const size_t len = (size_t)(run->batch->cu[b->seq + 1] - run->batch->cu[b->seq]);
-    const size_t window = step->p.attention.window ? step->p.attention.window : len;
-    const size_t q0 = (size_t)b->q0, q1 = (size_t)b->q1, first = q0 > window ? q0 - window : 0;
-    const size_t width = step->p.attention.head_dim, rows = q1 - q0;
-    const size_t keys = (q1 + window < len ? q1 + window : len) - first;
+    const size_t kv_heads = step->p.attention.n_kv_heads;
+    const struct rp_query_block *b = &run->blocks[t / kv_heads];
+    const size_t q0 = (size_t)b->q0, q1 = (size_t)b->q1;
+    const uint64_t pairs = rp_step_pairs(step, run->batch, (size_t)b->seq, q0, q1);
+    const uint64_t keys = rp_step_keys(step, run->batch, (size_t)b->seq, q0, q1);
     rp_profile_task(run->profile, frame->worker, phase->first,
-                    4 * width * rp_attention_pairs(len, window, q0, q1),
-                    2 * (rows + keys) * width * sizeof(float), rows);
+                    step->flops_per_row / kv_heads * pairs, attention_bytes(step, q1 - q0, keys, 1),
+                    q1 - q0);
 }
 
-/* Attention of a sequence's rows that are read, for some heads. */
+/* Attention of a sequence's rows that are read, for some heads of keys. */
 static void profile_reads(const struct rp_phase *phase, const struct rp_frame *frame, size_t t)
 {
     const struct rp_run *run = frame->run;
     const struct rp_step *step = &run->plan->steps[phase->first];
-    const size_t n_heads = step->p.attention.n_heads, groups = ceil_div(n_heads, phase->heads);
+    const size_t all = step->p.attention.n_kv_heads, groups = ceil_div(all, phase->heads);
     const size_t h = t % groups * phase->heads, seq = t / groups;
-    const size_t heads = phase->heads < n_heads - h ? phase->heads : n_heads - h;
-    const size_t width = heads * step->p.attention.head_dim;
+    const size_t heads = phase->heads < all - h ? phase->heads : all - h;
     const uint64_t pairs = rp_step_read_pairs(step, run->batch, seq);
-    const size_t len = (size_t)(run->batch->cu[seq + 1] - run->batch->cu[seq]);
     size_t first, end;
     rp_step_read_rows(step, run->batch, seq, &first, &end);
-    /* Those of a window are packed for each row, all of them once. */
-    const uint64_t keys = step->p.attention.window ? pairs : end > first ? len : 0;
-    rp_profile_task(run->profile, frame->worker, phase->first, 4 * width * pairs,
-                    2 * (end - first + keys) * width * sizeof(float), end - first);
+    const uint64_t keys = rp_step_read_keys(step, run->batch, seq);
+    rp_profile_task(run->profile, frame->worker, phase->first,
+                    step->flops_per_row / all * heads * pairs,
+                    attention_bytes(step, end - first, keys, heads), end - first);
 }
 
 /* A task of a step that does not work by row. */

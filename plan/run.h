@@ -53,6 +53,19 @@ struct rp_run {
 
 #define RP_RUN_GOES_ON SIZE_MAX
 
+/* The sequence whose rows come before the first of `seq`, or -1. */
+static inline int32_t rp_batch_parent(const rp_batch *batch, size_t seq)
+{
+    return batch->parents ? batch->parents[seq] : -1;
+}
+
+/* How many rows come before the first of `seq`: its parent's. */
+static inline size_t rp_batch_rows_before(const rp_batch *batch, size_t seq)
+{
+    const int32_t parent = rp_batch_parent(batch, seq);
+    return parent < 0 ? 0 : (size_t)(batch->cu[parent + 1] - batch->cu[parent]);
+}
+
 /* Where a slot's rows are for one worker at one time. */
 struct rp_frame {
     const struct rp_run *run;
@@ -106,8 +119,17 @@ RP_CHECKED rp_status rp_run_execute(struct rp_run *run, rp_error *err);
 /* How many query blocks a batch can have at the most. */
 size_t rp_run_max_blocks(const rp_plan *plan);
 
-/* Pairs of a query and a key that it sees, of the rows of rp_step_read_rows(). */
+/* Pairs of a query and a key that it sees, of an attention step: of rows [q0, q1) of a sequence, */
+uint64_t rp_step_pairs(const struct rp_step *step, const rp_batch *batch, size_t seq, size_t q0,
+                       size_t q1);
+
+/* and of the rows of rp_step_read_rows(). */
 uint64_t rp_step_read_pairs(const struct rp_step *step, const rp_batch *batch, size_t seq);
+
+/* Keys that a head packs: for rows [q0, q1) of a sequence, and for the rows that are read. */
+uint64_t rp_step_keys(const struct rp_step *step, const rp_batch *batch, size_t seq, size_t q0,
+                      size_t q1);
+uint64_t rp_step_read_keys(const struct rp_step *step, const rp_batch *batch, size_t seq);
 
 static inline size_t rp_step_panels(const struct rp_step *step)
 {

@@ -215,40 +215,49 @@ void rp_step_rows(const struct rp_step *step, const struct rp_frame *f, size_t r
     }
 }
 
-static struct rp_attention_args attention_args(const struct rp_step *step, const struct rp_frame *f)
+static struct rp_attention_args attention_args(const struct rp_step *step, const struct rp_frame *f,
+                                               size_t seq)
 {
+    const rp_batch *batch = f->run->batch;
+    const int32_t parent = rp_batch_parent(batch, seq);
     return (struct rp_attention_args){
         .qkv = rp_frame_row(f, step->in[0], 0),
-        .ld = 3 * step->width,
+        .ld = width_of(f, step->in[0]),
         .out = rp_frame_row(f, step->out, 0),
         .ld_out = step->width,
         .n_heads = step->p.attention.n_heads,
+        .n_kv_heads = step->p.attention.n_kv_heads,
         .head_dim = step->p.attention.head_dim,
         .scale = step->p.attention.scale,
         .window = step->p.attention.window,
+        .causal = step->p.attention.causal,
+        .prefix_row0 = parent < 0 ? 0 : (size_t)batch->cu[parent],
+        .n_prefix = rp_batch_rows_before(batch, seq),
         .rel = step->p.attention.rel,
         .rel_span = step->p.attention.rel_span,
     };
 }
 
-/* The queries of one sequence's rows that are read, for one head; their results lie together. */
+/* The queries of one sequence's rows that are read, of the heads that use one head of keys; their
+ * results lie together. */
 static void attend_read_rows(const struct rp_step *step, const struct rp_frame *f, size_t seq,
-                             size_t head)
+                             size_t kv_head)
 {
+    const size_t width = step->width / step->p.attention.n_kv_heads;
     const rp_batch *batch = f->run->batch;
     const size_t row0 = (size_t)batch->cu[seq], len = (size_t)batch->cu[seq + 1] - row0;
-    struct rp_attention_args args = attention_args(step, f);
+    struct rp_attention_args args = attention_args(step, f, seq);
     size_t first, end;
     rp_step_read_rows(step, batch, seq, &first, &end);
     for (size_t r = first, token; r < end; r++) {
         args.out = rp_frame_row(f, step->out, r);
         if (find_token(batch, step->read, r, &token)) {
             args.out_row0 = token;
-            f->run->plan->attention->run(&args, row0, len, head, token - row0, token - row0 + 1,
+            f->run->plan->attention->run(&args, row0, len, kv_head, token - row0, token - row0 + 1,
                                          f->scratch);
-            args.packed = args.window == 0;
+            args.n_packed = rp_attention_packed(&args, len, token - row0 + 1);
         } else {
-            memset(args.out + head * args.head_dim, 0, args.head_dim * sizeof *args.out);
+            memset(args.out + kv_head * width, 0, width * sizeof *args.out);
         }
     }
 }
@@ -264,36 +273,71 @@ void rp_step_read_rows(const struct rp_step *step, const rp_batch *batch, size_t
     *end = batch->markers ? (size_t)batch->mcu[seq + 1] : 0;
 }
 
-/* Task t of attention for the rows that are read: a sequence and some heads. */
+/* Task t of attention for the rows that are read: a sequence and some heads of keys. */
 static void attend_reads(const struct rp_step *step, const struct rp_frame *f, size_t t,
                          size_t heads)
 {
-    const size_t all = step->p.attention.n_heads, groups = (all + heads - 1) / heads;
+    const size_t all = step->p.attention.n_kv_heads, groups = (all + heads - 1) / heads;
     const size_t first = t % groups * heads, end = first + heads < all ? first + heads : all;
     for (size_t h = first; h < end; h++)
         attend_read_rows(step, f, t / groups, h);
 }
 
+uint64_t rp_step_pairs(const struct rp_step *step, const rp_batch *batch, size_t seq, size_t q0,
+                       size_t q1)
+{
+    const size_t before = rp_batch_rows_before(batch, seq);
+    const size_t len = before + (size_t)(batch->cu[seq + 1] - batch->cu[seq]);
+    return rp_attention_pairs(len, step->p.attention.window, step->p.attention.causal, before + q0,
+                              before + q1);
+}
+
 uint64_t rp_step_read_pairs(const struct rp_step *step, const rp_batch *batch, size_t seq)
 {
-    const size_t row0 = (size_t)batch->cu[seq], len = (size_t)batch->cu[seq + 1] - row0;
+    const size_t row0 = (size_t)batch->cu[seq];
     size_t first, end;
     uint64_t pairs = 0;
     rp_step_read_rows(step, batch, seq, &first, &end);
     for (size_t r = first, token; r < end; r++)
         if (find_token(batch, step->read, r, &token))
-            pairs +=
-                rp_attention_pairs(len, step->p.attention.window, token - row0, token - row0 + 1);
+            pairs += rp_step_pairs(step, batch, seq, token - row0, token - row0 + 1);
     return pairs;
+}
+
+uint64_t rp_step_keys(const struct rp_step *step, const rp_batch *batch, size_t seq, size_t q0,
+                      size_t q1)
+{
+    const size_t before = rp_batch_rows_before(batch, seq);
+    const size_t len = before + (size_t)(batch->cu[seq + 1] - batch->cu[seq]);
+    return rp_attention_keys(len, step->p.attention.window, step->p.attention.causal, before + q0,
+                             before + q1);
+}
+
+/* Those of a window are packed for each row, all others once. */
+uint64_t rp_step_read_keys(const struct rp_step *step, const rp_batch *batch, size_t seq)
+{
+    const size_t row0 = (size_t)batch->cu[seq];
+    size_t first, end;
+    uint64_t most = 0;
+    if (step->p.attention.window)
+        return rp_step_read_pairs(step, batch, seq);
+    rp_step_read_rows(step, batch, seq, &first, &end);
+    for (size_t r = first, token; r < end; r++) {
+        if (!find_token(batch, step->read, r, &token))
+            continue;
+        const uint64_t keys = rp_step_keys(step, batch, seq, token - row0, token - row0 + 1);
+        most = keys > most ? keys : most;
+    }
+    return most;
 }
 
 static void attend_block(const struct rp_step *step, const struct rp_frame *f, size_t t)
 {
     const struct rp_run *run = f->run;
-    const size_t heads = step->p.attention.n_heads;
+    const size_t heads = step->p.attention.n_kv_heads;
     const struct rp_query_block *block = &run->blocks[t / heads];
     const int32_t *cu = run->batch->cu;
-    const struct rp_attention_args args = attention_args(step, f);
+    const struct rp_attention_args args = attention_args(step, f, (size_t)block->seq);
     run->plan->attention->run(&args, (size_t)cu[block->seq],
                               (size_t)(cu[block->seq + 1] - cu[block->seq]), t % heads,
                               (size_t)block->q0, (size_t)block->q1, f->scratch);

@@ -189,7 +189,7 @@ static struct batch batch_make_window(size_t len, size_t heads, size_t dim, bool
     for (size_t i = 0; i < heads * (2 * span + 1); i++)
         b.rel.data[i] = 3.0f * uniform(state);
     size_t bytes;
-    assert_true(rp_attention_scratch_bytes(len, window, dim, rel, &bytes));
+    assert_true(rp_attention_scratch_bytes(len, window, false, dim, rel, &bytes));
     assert_int_equal(bytes % 64, 0);
     b.scratch_floats = bytes / sizeof(float);
     b.scratch = guarded_floats(b.scratch_floats, true);
@@ -369,7 +369,7 @@ static void test_single_rows_go_where_they_are_wanted(void **unused)
                     batch_clear(&b);
                     if (i == 0)
                         memset(b.scratch.data, 0xff, b.scratch_floats * sizeof(float));
-                    args.packed = i > 0;
+                    args.n_packed = i > 0 ? b.len : 0;
                     args.out_row0 = b.row0 + q;
                     kernels[k]->run(&args, b.row0, b.len, h, q, q + 1, b.scratch.data);
                     assert_memory_equal(b.out.data + at, want + (b.row0 + q) * args.ld_out + at,
@@ -719,19 +719,19 @@ static void test_sizes_of_windows(void **unused)
     (void)unused;
     size_t bytes, most, full;
     for (size_t window = 1; window < 200; window += 9) {
-        assert_true(rp_attention_scratch_bytes((size_t)1 << 40, window, 64, true, &most));
-        assert_true(rp_attention_scratch_bytes(8192, 0, 64, true, &full));
+        assert_true(rp_attention_scratch_bytes((size_t)1 << 40, window, false, 64, true, &most));
+        assert_true(rp_attention_scratch_bytes(8192, 0, false, 64, true, &full));
         assert_true(most < full / 4);
         size_t before = 0;
         for (size_t len = 0; len < 1000; len++) {
-            assert_true(rp_attention_scratch_bytes(len, window, 64, true, &bytes));
+            assert_true(rp_attention_scratch_bytes(len, window, false, 64, true, &bytes));
             assert_true(bytes >= before && bytes <= most);
             before = bytes;
         }
         assert_int_equal(bytes, most);
     }
-    assert_true(rp_attention_scratch_bytes(100, SIZE_MAX, 64, false, &bytes));
-    assert_true(rp_attention_scratch_bytes(100, 0, 64, false, &full));
+    assert_true(rp_attention_scratch_bytes(100, SIZE_MAX, false, 64, false, &bytes));
+    assert_true(rp_attention_scratch_bytes(100, 0, false, 64, false, &full));
     assert_int_equal(bytes, full);
     for (size_t len = 1; len < 30; len++) {
         for (size_t window = 0; window < 34; window++) {
@@ -739,14 +739,14 @@ static void test_sizes_of_windows(void **unused)
             uint64_t pairs = 0;
             for (size_t q = 0; q < len; q++) {
                 pairs += end_of(&a, len, q) - first_of(&a, q);
-                assert_int_equal(rp_attention_pairs(len, window, 0, q + 1), pairs);
-                assert_int_equal(rp_attention_pairs(len, window, q, q + 1),
+                assert_int_equal(rp_attention_pairs(len, window, false, 0, q + 1), pairs);
+                assert_int_equal(rp_attention_pairs(len, window, false, q, q + 1),
                                  end_of(&a, len, q) - first_of(&a, q));
             }
         }
     }
-    assert_int_equal(rp_attention_pairs(0, 0, 0, 0), 0);
-    assert_int_equal(rp_attention_pairs(0, 4, 0, 0), 0);
+    assert_int_equal(rp_attention_pairs(0, 0, false, 0, 0), 0);
+    assert_int_equal(rp_attention_pairs(0, 4, false, 0, 0), 0);
 }
 
 /* ---- long sequences on a small stack (field case A4) ------------------------------------ */
@@ -811,14 +811,14 @@ static void test_scratch_sizes(void **unused)
     (void)unused;
     size_t bytes = 0, before = 0;
     for (size_t len = 0; len < 3000; len++) {
-        assert_true(rp_attention_scratch_bytes(len, 0, 33, len % 2, &bytes));
+        assert_true(rp_attention_scratch_bytes(len, 0, false, 33, len % 2, &bytes));
         assert_int_equal(bytes % 64, 0);
-        assert_true(rp_attention_scratch_bytes(len, 0, 33, true, &bytes));
+        assert_true(rp_attention_scratch_bytes(len, 0, false, 33, true, &bytes));
         assert_true(bytes >= before); /* what serves a length serves all shorter ones */
         before = bytes;
     }
     /* Past 31 and 32 bits the sizes still are what they are: K and V alone take this. */
-    assert_true(rp_attention_scratch_bytes((size_t)1 << 27, 0, 64, false, &bytes));
+    assert_true(rp_attention_scratch_bytes((size_t)1 << 27, 0, false, 64, false, &bytes));
     assert_true(bytes > ((uint64_t)2 << 27) * 64 * 4);
     assert_true(bytes < ((uint64_t)3 << 27) * 64 * 4);
     static const size_t absurd[][2] = {{SIZE_MAX, 1},         {SIZE_MAX - 15, 64},
@@ -828,7 +828,8 @@ static void test_scratch_sizes(void **unused)
                                        {SIZE_MAX / 2 + 1, 2}, {16, SIZE_MAX / 96}};
     for (size_t i = 0; i < COUNT(absurd); i++) {
         bytes = 4242;
-        assert_false(rp_attention_scratch_bytes(absurd[i][0], 0, absurd[i][1], true, &bytes));
+        assert_false(
+            rp_attention_scratch_bytes(absurd[i][0], 0, false, absurd[i][1], true, &bytes));
         assert_int_equal(bytes, 4242);
     }
 }

@@ -100,7 +100,7 @@ RP_API uint64_t rp_weights_bytes(const rp_weights *weights);
 /* What an embedding table is indexed with. */
 typedef enum rp_index {
     RP_INDEX_IDS = 0,      /* the token id */
-    RP_INDEX_POSITION = 1, /* 0, 1, 2, ... within the sequence */
+    RP_INDEX_POSITION = 1, /* 0, 1, 2, ... within the sequence, on from its parent's (rp_batch) */
     /* RoBERTa: parameter = pad id; a token that is not the pad counts up from pad + 1, a pad token
      * stays at pad. */
     RP_INDEX_POSITION_NONPAD = 2,
@@ -136,7 +136,7 @@ RP_API rp_value rp_graph_layer_norm(rp_graph *graph, const char *name, rp_value 
 RP_API rp_value rp_graph_gemm(rp_graph *graph, const char *name, rp_value a, rp_weight w,
                               rp_weight b, rp_activation activation, rp_value residual);
 
-/* Attention within each sequence, every row seeing every row, or those around it. */
+/* Attention within each sequence, every row seeing every row, or those around it or before it. */
 typedef struct rp_attention {
     int32_t n_heads;
     int32_t head_dim;
@@ -148,10 +148,15 @@ typedef struct rp_attention {
     /* Keys at most this far to either side of a row; 0: all of them.  Time is then linear in the
      * length. */
     int32_t window;
+    /* Heads of k and v, of which n_heads is a multiple: query head h uses head h / (n_heads /
+     * n_kv_heads) of them.  0: n_heads. */
+    int32_t n_kv_heads;
+    bool causal; /* a row sees itself and the rows before it (with a window: that far back only) */
 } rp_attention;
 
-/* tokens x n_heads*head_dim.  qkv is tokens x 3*n_heads*head_dim: all heads of q, then k, then v.
- */
+/* tokens x n_heads*head_dim.  qkv is tokens x (n_heads + 2*n_kv_heads)*head_dim: all heads of q,
+ * then of k, then of v; with causal or n_kv_heads set it may be wider, and columns past those are
+ * not read.  A relative bias goes with neither (RP_ERR_UNSUPPORTED). */
 RP_API rp_value rp_graph_attention(rp_graph *graph, const char *name, rp_value qkv,
                                    const rp_attention *options);
 
@@ -293,6 +298,19 @@ typedef struct rp_experts {
  * Experts are computed in FP32 also where other products are INT8. */
 RP_API rp_value rp_graph_experts(rp_graph *graph, const char *name, rp_value x, rp_value logits,
                                  const rp_experts *options, rp_value residual);
+
+/* Which key head a value head of a gated delta net belongs to. */
+typedef enum rp_gdn_map {
+    RP_GDN_GROUPED = 0, /* value head / (value heads / key heads) */
+    RP_GDN_TILED = 1    /* value head mod key heads */
+} rp_gdn_map;
+
+/* How its queries and keys are normalised, head by head. */
+typedef enum rp_gdn_norm {
+    RP_GDN_NORM_NONE = 0,
+    RP_GDN_NORM_ROOT = 1, /* x / sqrt(sum of squares + eps) */
+    RP_GDN_NORM_MAX = 2   /* x / max(sqrt(sum of squares), eps) */
+} rp_gdn_norm;
 
 /* Names a result.  Its row kind and width are said here so that a graph that computes something
  * else is refused.  A graph needs at least one output. */

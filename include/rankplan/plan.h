@@ -119,6 +119,14 @@ typedef struct rp_batch {
     const int32_t *markers;  /* positions within their own sequence, or NULL when there are none */
     const int32_t *mcu; /* n_seqs + 1: which markers belong to which sequence; NULL with markers */
     const int32_t *qtypes; /* question type of each sequence, or NULL for all 0 */
+    /* n_seqs: the sequence whose tokens come before this one's own, or -1; NULL: none.  A parent
+     * comes earlier in the batch and has no parent itself; it may be that of any number.  The
+     * sequence then computes what it would compute as parent's tokens + own tokens, to the bit, and
+     * only its own rows are there, at least one; positions count on from the parent's, markers
+     * point to its own rows.  A parent without tokens changes nothing.  Graphs with attention that
+     * is not causal or has a relative bias, or with pooling other than RP_POOL_LAST, cannot take
+     * parents. */
+    const int32_t *parents;
 } rp_batch;
 
 RP_API void rp_batch_init(rp_batch *batch);
@@ -198,7 +206,8 @@ RP_API RP_CHECKED rp_status rp_session_plan(rp_session *session, size_t tokens, 
                                             size_t markers, const rp_plan **out, rp_error *err);
 
 /* Runs a batch.  Allocates nothing when a batch of that bucket ran (or was reserved) before.
- * RP_ERR_INVALID (cu not ascending, an id outside its table, naming the sequence and token),
+ * RP_ERR_INVALID (cu not ascending, an id outside its table, naming the sequence and token; a
+ * parent that cannot be one), RP_ERR_UNSUPPORTED (parents, and an op that cannot take them: named),
  * RP_ERR_BUCKET (no bucket holds it), RP_ERR_NONFINITE (a NaN or an infinity in an output, naming
  * output and row; outputs can still be read), RP_ERR_STOPPED (by the observer), RP_ERR_DEADLINE,
  * RP_ERR_CANCELLED (see below), and what compiling fails with. */

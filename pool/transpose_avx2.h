@@ -1,6 +1,6 @@
 /* An 8 x 8 transpose in ymm registers, for AVX2 and AVX-512. */
-#ifndef RP_ATTENTION_TRANSPOSE_AVX2_H
-#define RP_ATTENTION_TRANSPOSE_AVX2_H
+#ifndef RP_POOL_TRANSPOSE_AVX2_H
+#define RP_POOL_TRANSPOSE_AVX2_H
 
 #include <immintrin.h>
 #include <stddef.h>

@@ -1,0 +1,52 @@
+/* The gated delta rule, the part without instructions of its own: sizes. */
+#include "gdn/internal.h"
+#include "pool/memory.h"
+
+#define PANELS_OF_TOKENS ((RP_GDN_CHUNK + 15) / 16)
+
+/* The next part, lines of 16 floats, behind what is there already. */
+static bool place(size_t lines, size_t *offset, size_t *total)
+{
+    size_t floats;
+    *offset = *total;
+    return rp_mul_ok(lines, 16, &floats) && rp_add_ok(*total, floats, total);
+}
+
+bool rp_gdn_lay_out(const struct rp_gdn_args *shape, struct rp_gdn_layout *out)
+{
+    struct rp_gdn_layout at = {0};
+    const size_t dim = shape->key_dim, heads = shape->n_key_heads;
+    if (!dim || !shape->value_dim || !heads || !shape->n_value_heads ||
+        shape->n_value_heads % heads)
+        return false;
+    const size_t key_panels = dim / 16 + (dim % 16 != 0);
+    const size_t value_panels = shape->value_dim / 16 + (shape->value_dim % 16 != 0);
+    const size_t square = PANELS_OF_TOKENS * RP_GDN_CHUNK;
+    size_t rows, panels, deltas, lines, states;
+    if (!rp_mul_ok(key_panels, 16, &at.padded_dim) || !rp_mul_ok(key_panels, RP_GDN_CHUNK, &rows) ||
+        !rp_mul_ok(at.padded_dim, PANELS_OF_TOKENS, &panels) ||
+        !rp_mul_ok(value_panels, RP_GDN_CHUNK, &deltas) || !rp_mul_ok(value_panels, dim, &lines) ||
+        !rp_mul_ok(lines, 16, &at.head_state) ||
+        !rp_mul_ok(lines, shape->n_value_heads / heads, &states))
+        return false;
+    if (!place(rows, &at.k_rows, &at.total) || !place(at.padded_dim, &at.q_rows, &at.total) ||
+        !place(panels, &at.keys, &at.total) || !place(panels, &at.queries, &at.total) ||
+        !place(square, &at.kk, &at.total) || !place(square, &at.qk, &at.total) ||
+        !place(square, &at.ratio, &at.total) || !place(square, &at.weights_k, &at.total) ||
+        !place(square, &at.weights_q, &at.total) || !place(rows, &at.updates, &at.total) ||
+        !place(deltas, &at.deltas, &at.total) || !place(deltas, &at.products, &at.total) ||
+        !place(states, &at.state, &at.total))
+        return false;
+    *out = at;
+    return true;
+}
+
+bool rp_gdn_scratch_bytes(const struct rp_gdn_args *shape, size_t *out)
+{
+    struct rp_gdn_layout at;
+    size_t bytes;
+    if (!rp_gdn_lay_out(shape, &at) || !rp_mul_ok(at.total, sizeof(float), &bytes))
+        return false;
+    *out = bytes;
+    return true;
+}

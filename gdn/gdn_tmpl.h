@@ -1,0 +1,691 @@
+/* The gated delta rule, written once against v16 and compiled once per instruction set.
+ *
+ * A call is some rows of one key head:
+ *
+ *     bring the states of its value heads into panels of 16 columns       [key_dim][16]
+ *     for each chunk of rows:
+ *         norm keys and queries, turn them into panels of 16 tokens       [key_dim][16]
+ *         G = keys x keys, H = queries x keys                             once for all value heads
+ *         for each value head:
+ *             ratios of its decays; R G, R H and R[last] k                the factors of the sums
+ *             for each panel of columns, which stays in the nearest cache:
+ *                 deltas  = beta (v - (A keys x S + R G x deltas))        a block of rows at a time
+ *                 outputs = A queries x S + R H x deltas
+ *                 S       = A S + (R[last] k) x deltas
+ *     bring the states back
+ *
+ * All five products are the same thing: a register tile of up to GDN_ROWS rows of a panel of 16,
+ * [steps][16], against lines of 16 columns, [steps][16].  In the triangular ones a tile takes the
+ * deltas above its own rows as a product, and the few between its own rows one by one, while they
+ * are in registers; so the products of a row of the state and of the triangle are one chain in one
+ * register from the first key to the last delta, and tiles move time alone.
+ *
+ * A single row is done where the state lies.
+ *
+ * A file that includes this has chosen its v16 and says:
+ *
+ *     GDN_KERNEL         the name of its struct rp_gdn_kernel
+ *     GDN_NAME, GDN_ISA  what stands in it
+ *     GDN_ROWS, GDN_VECS the register tile: rows x v16, accumulators that the registers hold
+ *     GDN_BLOCK          transpose_block() turns GDN_BLOCK rows x GDN_BLOCK columns at once
+ */
+#ifndef RP_GDN_GDN_TMPL_H
+#define RP_GDN_GDN_TMPL_H
+
+#include "gdn/internal.h"
+#include "pool/split.h"
+#include "pool/v16.h"
+#include "pool/vmath.h"
+
+#include <math.h>
+#include <string.h>
+
+#define CHUNK RP_GDN_CHUNK
+_Static_assert(CHUNK % 16 == 0, "panels of tokens");
+_Static_assert(GDN_ROWS <= 8, "heights of tiles");
+
+/* Short loops of known length around registers must be gone before registers are given out.  Plain
+ * C has none to give out and instrumented code does not keep to them: both would only grow. */
+#if defined(RP_V16_SCALAR) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define PLAIN_LOOPS 1
+#else
+#define PLAIN_LOOPS 0
+#endif
+#if PLAIN_LOOPS
+#define UNROLL
+#elif defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+/* ---- register tiles --------------------------------------------------------------------- */
+
+/* acc[i][n] goes on as the chain over t of a[t][i] b[n][t], a and b lines of 16. */
+RP_V16_FN void chains(const size_t m, const size_t n_vecs, size_t k, const float *a, const float *b,
+                      size_t b_stride, v16 *acc)
+{
+    for (size_t t = 0; t < k; t++, a += 16, b += 16) {
+        v16 line[GDN_VECS];
+        UNROLL
+        for (size_t n = 0; n < n_vecs; n++)
+            line[n] = v_load(b + n * b_stride);
+        UNROLL
+        for (size_t i = 0; i < m; i++) {
+            const v16 x = v_set1(a[i]);
+            UNROLL
+            for (size_t n = 0; n < n_vecs; n++)
+                acc[i * n_vecs + n] = v_fma(x, line[n], acc[i * n_vecs + n]);
+        }
+    }
+}
+
+/* Calls tile(height, ...) with a constant height, which makes each a loop of its own. */
+#if PLAIN_LOOPS
+#define WITH_HEIGHT(height, tile, ...) tile(height, __VA_ARGS__)
+#else
+#define HEIGHT_CASE(h, tile, ...)                                                                  \
+    case h:                                                                                        \
+        tile(h, __VA_ARGS__);                                                                      \
+        break
+#if GDN_ROWS > 6
+#define HEIGHTS_ABOVE_6(tile, ...)                                                                 \
+    HEIGHT_CASE(7, tile, __VA_ARGS__);                                                             \
+    HEIGHT_CASE(8, tile, __VA_ARGS__);
+#else
+#define HEIGHTS_ABOVE_6(tile, ...)
+#endif
+#define WITH_HEIGHT(height, tile, ...)                                                             \
+    switch (height) {                                                                              \
+        HEIGHT_CASE(1, tile, __VA_ARGS__);                                                         \
+        HEIGHT_CASE(2, tile, __VA_ARGS__);                                                         \
+        HEIGHT_CASE(3, tile, __VA_ARGS__);                                                         \
+        HEIGHT_CASE(4, tile, __VA_ARGS__);                                                         \
+        HEIGHT_CASE(5, tile, __VA_ARGS__);                                                         \
+        HEIGHT_CASE(6, tile, __VA_ARGS__);                                                         \
+        HEIGHTS_ABOVE_6(tile, __VA_ARGS__)                                                         \
+    }
+#endif
+
+/* c[n][i] = the chain over t of a[t][i] b[n][t]. */
+RP_V16_FN void plain_tile(const size_t m, const size_t n_vecs, size_t k, const float *a,
+                          const float *b, size_t b_stride, float *c, size_t c_stride)
+{
+    v16 acc[GDN_ROWS * GDN_VECS];
+    UNROLL
+    for (size_t i = 0; i < m * n_vecs; i++)
+        acc[i] = v_zero();
+    chains(m, n_vecs, k, a, b, b_stride, acc);
+    UNROLL
+    for (size_t i = 0; i < m; i++) {
+        UNROLL
+        for (size_t n = 0; n < n_vecs; n++)
+            v_store(c + n * c_stride + 16 * i, acc[i * n_vecs + n]);
+    }
+}
+
+/* Rows of a state go on: s[n][i] = decay s[n][i], and then a chain as above. */
+RP_V16_FN void state_tile(const size_t m, const size_t n_vecs, float decay, size_t k,
+                          const float *a, const float *b, size_t b_stride, float *s,
+                          size_t s_stride)
+{
+    const v16 by = v_set1(decay);
+    v16 acc[GDN_ROWS * GDN_VECS];
+    UNROLL
+    for (size_t i = 0; i < m; i++) {
+        UNROLL
+        for (size_t n = 0; n < n_vecs; n++)
+            acc[i * n_vecs + n] = v_mul(by, v_load(s + n * s_stride + 16 * i));
+    }
+    chains(m, n_vecs, k, a, b, b_stride, acc);
+    UNROLL
+    for (size_t i = 0; i < m; i++) {
+        UNROLL
+        for (size_t n = 0; n < n_vecs; n++)
+            v_store(s + n * s_stride + 16 * i, acc[i * n_vecs + n]);
+    }
+}
+
+/* A panel of up to 16 tokens against a group of panels of columns. */
+struct tokens {
+    size_t first;    /* the token of lane 0 */
+    size_t dim;      /* of keys */
+    const float *in; /* keys or queries, [dim][16] */
+    const float *w;  /* R G or R H, [CHUNK][16] */
+    const float *decay, *beta;
+    const float *state; /* from a panel to the next: state_stride */
+    size_t state_stride;
+    float *deltas, *out; /* CHUNK * 16 */
+};
+
+/* Lanes [lane, lane + m): what the state and the tokens before them make of keys or queries. */
+RP_V16_FN void sum_up(const size_t m, const size_t n_vecs, const struct tokens *t, size_t lane,
+                      v16 *acc)
+{
+    UNROLL
+    for (size_t i = 0; i < m * n_vecs; i++)
+        acc[i] = v_zero();
+    chains(m, n_vecs, t->dim, t->in + lane, t->state, t->state_stride, acc);
+    UNROLL
+    for (size_t i = 0; i < m; i++) {
+        const v16 by = v_set1(t->decay[lane + i]);
+        UNROLL
+        for (size_t n = 0; n < n_vecs; n++)
+            acc[i * n_vecs + n] = v_mul(by, acc[i * n_vecs + n]);
+    }
+    chains(m, n_vecs, t->first + lane, t->w + lane, t->deltas, 16 * CHUNK, acc);
+}
+
+/* Values of lanes [lane, lane + m) become deltas, each at once part of those below it. */
+RP_V16_FN void delta_tile(const size_t m, const size_t n_vecs, const struct tokens *t, size_t lane)
+{
+    v16 acc[GDN_ROWS * GDN_VECS];
+    sum_up(m, n_vecs, t, lane, acc);
+    float *d = t->deltas + 16 * (t->first + lane);
+    const float *w = t->w + 16 * (t->first + lane) + lane;
+    UNROLL
+    for (size_t u = 0; u < m; u++, d += 16, w += 16) {
+        const v16 beta = v_set1(t->beta[lane + u]);
+        v16 line[GDN_VECS];
+        UNROLL
+        for (size_t n = 0; n < n_vecs; n++) {
+            float *const at = d + n * 16 * CHUNK;
+            line[n] = v_mul(beta, v_sub(v_load(at), acc[u * n_vecs + n]));
+            v_store(at, line[n]);
+        }
+        UNROLL
+        for (size_t i = u + 1; i < m; i++) {
+            const v16 x = v_set1(w[i]);
+            UNROLL
+            for (size_t n = 0; n < n_vecs; n++)
+                acc[i * n_vecs + n] = v_fma(x, line[n], acc[i * n_vecs + n]);
+        }
+    }
+}
+
+/* The output of lanes [lane, lane + m), whose deltas there are. */
+RP_V16_FN void output_tile(const size_t m, const size_t n_vecs, const struct tokens *t, size_t lane)
+{
+    v16 acc[GDN_ROWS * GDN_VECS];
+    sum_up(m, n_vecs, t, lane, acc);
+    const float *d = t->deltas + 16 * (t->first + lane);
+    const float *w = t->w + 16 * (t->first + lane) + lane;
+    float *out = t->out + 16 * (t->first + lane);
+    UNROLL
+    for (size_t u = 0; u < m; u++, d += 16, w += 16, out += 16) {
+        v16 line[GDN_VECS];
+        UNROLL
+        for (size_t n = 0; n < n_vecs; n++)
+            line[n] = v_load(d + n * 16 * CHUNK);
+        UNROLL
+        for (size_t i = u; i < m; i++) {
+            const v16 x = v_set1(w[i]);
+            UNROLL
+            for (size_t n = 0; n < n_vecs; n++)
+                acc[i * n_vecs + n] = v_fma(x, line[n], acc[i * n_vecs + n]);
+        }
+        UNROLL
+        for (size_t n = 0; n < n_vecs; n++)
+            v_store(out + n * 16 * CHUNK, acc[u * n_vecs + n]);
+    }
+}
+
+/* ---- panels ----------------------------------------------------------------------------- */
+
+/* m <= 16 rows u of a panel of keys against a panel of tokens t: G, and H if `queries`.  The
+ * panels of keys and queries, and the two results, lie as far apart as the strides say. */
+static void gram_panel(size_t m, size_t dim, const float *a, const float *b, size_t b_stride,
+                       bool queries, float *c, size_t c_stride)
+{
+    const struct rp_split rows = rp_split(m, GDN_ROWS);
+    const size_t n = queries ? 2 : 1;
+    for (size_t part = 0, i = 0; part < rows.n_parts; part++) {
+        const size_t height = rp_split_part(&rows, part);
+        size_t v = 0;
+        for (; v + GDN_VECS <= n; v += GDN_VECS)
+            WITH_HEIGHT(height, plain_tile, GDN_VECS, dim, a + i, b + v * b_stride, b_stride,
+                        c + v * c_stride + 16 * i, c_stride);
+#if GDN_VECS > 1
+        for (; v < n; v++)
+            WITH_HEIGHT(height, plain_tile, 1, dim, a + i, b + v * b_stride, b_stride,
+                        c + v * c_stride + 16 * i, c_stride);
+#endif
+        i += height;
+    }
+}
+
+/* m <= 16 tokens: deltas, or outputs. */
+RP_V16_FN void token_panel(size_t m, const size_t n_vecs, const struct tokens *t,
+                           const bool outputs)
+{
+    const struct rp_split rows = rp_split(m, GDN_ROWS);
+    for (size_t part = 0, lane = 0; part < rows.n_parts; part++) {
+        const size_t height = rp_split_part(&rows, part);
+        if (outputs)
+            WITH_HEIGHT(height, output_tile, n_vecs, t, lane)
+        else
+            WITH_HEIGHT(height, delta_tile, n_vecs, t, lane)
+        lane += height;
+    }
+}
+
+/* All rows of a group of panels of a state; `updates` has `n` tokens. */
+RP_V16_FN void state_panels(const size_t n_vecs, size_t dim, float decay, size_t n,
+                            const float *updates, const float *deltas, float *state)
+{
+    for (size_t i0 = 0; i0 < dim; i0 += 16, updates += 16 * CHUNK) {
+        const struct rp_split rows = rp_split(dim - i0 < 16 ? dim - i0 : 16, GDN_ROWS);
+        for (size_t part = 0, i = 0; part < rows.n_parts; part++) {
+            const size_t height = rp_split_part(&rows, part);
+            WITH_HEIGHT(height, state_tile, n_vecs, decay, n, updates + i, deltas, 16 * CHUNK,
+                        state + 16 * (i0 + i), 16 * dim)
+            i += height;
+        }
+    }
+}
+
+/* ---- a call and its chunks -------------------------------------------------------------- */
+
+/* One value head, and which of its columns are done. */
+struct head {
+    size_t number;    /* of all value heads */
+    size_t l0, width; /* columns [l0, l0 + width) */
+    float *state;     /* the caller's, column l0 */
+    float *panels;    /* the same in scratch */
+};
+
+struct call {
+    const struct rp_gdn_args *args;
+    struct rp_gdn_layout at;
+    float *base; /* of the scratch */
+    size_t key_head;
+    size_t n; /* rows of the chunk */
+    size_t row[CHUNK];
+    bool silent[CHUNK];
+    /* Of one value head: */
+    float decay[CHUNK]; /* A_t */
+    float beta[CHUNK];
+    float last[CHUNK]; /* R[n - 1][t] */
+};
+
+/* Value head number r of the key head, as far as [c0, c1) reaches into it. */
+static struct head head_of(const struct call *c, size_t r, size_t c0, size_t c1, float *state)
+{
+    const size_t dv = c->args->value_dim, begin = r * dv, end = begin + dv;
+    const size_t from = c0 > begin ? c0 : begin, to = c1 < end ? c1 : end;
+    return (struct head){
+        .number = rp_gdn_value_head(c->args, c->key_head, r),
+        .l0 = from - begin,
+        .width = to > from ? to - from : 0,
+        .state = state + begin * c->args->key_dim + (from - begin),
+        .panels = c->base + c->at.state + r * c->at.head_state,
+    };
+}
+
+/* to[n] = norm(x) * scale, and zeros up to whole lines. */
+static void norm_row(const struct rp_gdn_args *args, const float *x, float scale, float *to)
+{
+    const size_t n = args->key_dim, tail = n % 16;
+    v16 squares = v_zero();
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        const v16 v = v_load(x + i);
+        squares = v_fma(v, v, squares);
+    }
+    if (tail) {
+        const v16 v = v_load_n(x + i, tail);
+        squares = v_fma(v, v, squares);
+    }
+    float divisor = 1.0f;
+    if (args->norm == RP_GDN_NORM_ROOT) {
+        divisor = sqrtf(v_sum(squares) + args->eps);
+    } else if (args->norm == RP_GDN_NORM_MAX) {
+        divisor = sqrtf(v_sum(squares));
+        divisor = divisor < args->eps ? args->eps : divisor; /* a NaN stays */
+    }
+    const v16 by = v_set1(divisor), times = v_set1(scale);
+    for (i = 0; i + 16 <= n; i += 16)
+        v_store(to + i, v_mul(v_div(v_load(x + i), by), times));
+    if (tail)
+        v_store(to + i, v_mul(v_div(v_load_n(x + i, tail), by), times));
+}
+
+static float query_scale(const struct rp_gdn_args *args)
+{
+    return args->scale != 0.0f ? args->scale : 1.0f / sqrtf((float)args->key_dim);
+}
+
+static const float *query_of(const struct call *c, size_t t)
+{
+    return c->args->qkv + c->row[t] * c->args->ld + c->key_head * c->args->key_dim;
+}
+
+static const float *key_of(const struct call *c, size_t t)
+{
+    return query_of(c, t) + c->args->n_key_heads * c->args->key_dim;
+}
+
+/* 16 rows into a panel [n][16]. */
+static void turn(float *panel, const float *rows, size_t n)
+{
+    for (size_t r = 0; r < 16; r += GDN_BLOCK)
+        for (size_t i = 0; i < n; i += GDN_BLOCK)
+            transpose_block(panel + 16 * i + r, rows + r * n + i, n);
+}
+
+/* Keys and queries of the chunk, as rows and as panels. */
+static void pack_tokens(const struct call *c)
+{
+    const size_t padded = c->at.padded_dim;
+    const float scale = query_scale(c->args);
+    for (size_t first = 0; first < c->n; first += 16) {
+        float *const k = c->base + c->at.k_rows + first * padded, *const q = c->base + c->at.q_rows;
+        const size_t m = c->n - first < 16 ? c->n - first : 16;
+        for (size_t i = 0; i < m; i++) {
+            norm_row(c->args, key_of(c, first + i), 1.0f, k + i * padded);
+            norm_row(c->args, query_of(c, first + i), scale, q + i * padded);
+        }
+        memset(k + m * padded, 0, (16 - m) * padded * sizeof *k);
+        memset(q + m * padded, 0, (16 - m) * padded * sizeof *q);
+        turn(c->base + c->at.keys + first * padded, k, padded);
+        turn(c->base + c->at.queries + first * padded, q, padded);
+    }
+}
+
+static size_t panel_rows(const struct call *c, size_t first)
+{
+    return c->n - first < 16 ? c->n - first : 16;
+}
+
+/* Whether one of the tokens [first, first + 16) has an output. */
+static bool panel_speaks(const struct call *c, size_t first)
+{
+    for (size_t i = 0; i < panel_rows(c, first); i++)
+        if (!c->silent[first + i])
+            return true;
+    return false;
+}
+
+/* G and H, for each panel of tokens t the tokens u up to its last. */
+static void multiply_tokens(const struct call *c)
+{
+    const size_t padded = c->at.padded_dim;
+    const float *const keys = c->base + c->at.keys;
+    for (size_t first = 0; first < c->n; first += 16) {
+        for (size_t u = 0; u <= first; u += 16)
+            gram_panel(panel_rows(c, u), c->args->key_dim, keys + u * padded, keys + first * padded,
+                       c->at.queries - c->at.keys, panel_speaks(c, first),
+                       c->base + c->at.kk + first * CHUNK + 16 * u, c->at.qk - c->at.kk);
+    }
+}
+
+/* Gates of a value head, their products from the chunk's start and to its end, and, token by token
+ * in lanes, R. */
+static void follow_decays(struct call *c, size_t head)
+{
+    _Alignas(64) float a[CHUNK] = {0};
+    const struct rp_gdn_args *args = c->args;
+    for (size_t t = 0; t < c->n; t++) {
+        const float *gates = args->gates + c->row[t] * args->ld_gates + head;
+        a[t] = gates[0];
+        c->beta[t] = gates[args->n_value_heads];
+    }
+    for (size_t t = 0; t < c->n && !args->linear_decay; t += 16)
+        v_store(a + t, v_exp(v_load(a + t)));
+    float all = 1.0f;
+    for (size_t t = 0; t < c->n; t++) {
+        float *const lanes = c->base + c->at.ratio + t / 16 * 16 * CHUNK + t % 16;
+        for (size_t u = 0; u < t; u++)
+            lanes[16 * u] = c->last[u] *= a[t];
+        lanes[16 * t] = c->last[t] = 1.0f;
+        c->decay[t] = all *= a[t];
+    }
+}
+
+/* R G and R H: of each panel of tokens the lines up to its last token. */
+static void weigh_tokens(const struct call *c)
+{
+    for (size_t first = 0; first < c->n; first += 16) {
+        const size_t at = first * CHUNK, end = at + 16 * (first + panel_rows(c, first));
+        for (size_t i = at; i < end; i += 16) {
+            const v16 r = v_load(c->base + c->at.ratio + i);
+            v_store(c->base + c->at.weights_k + i, v_mul(r, v_load(c->base + c->at.kk + i)));
+            v_store(c->base + c->at.weights_q + i, v_mul(r, v_load(c->base + c->at.qk + i)));
+        }
+    }
+}
+
+/* What each token's deltas come into the state with, R[last][t] k_t. */
+static void weigh_keys(const struct call *c)
+{
+    const size_t padded = c->at.padded_dim;
+    float *const to = c->base + c->at.updates;
+    for (size_t t = 0; t < c->n; t++) {
+        const v16 by = v_set1(c->last[t]);
+        const float *k = c->base + c->at.k_rows + t * padded;
+        for (size_t i = 0; i < padded; i += 16)
+            v_store(to + i * CHUNK + 16 * t, v_mul(by, v_load(k + i)));
+    }
+}
+
+static void load_values(const struct call *c, const struct head *h)
+{
+    const struct rp_gdn_args *args = c->args;
+    const size_t column =
+        2 * args->n_key_heads * args->key_dim + h->number * args->value_dim + h->l0;
+    for (size_t t = 0; t < c->n; t++) {
+        const float *v = args->qkv + c->row[t] * args->ld + column;
+        float *to = c->base + c->at.deltas + 16 * t;
+        for (size_t j = 0; j < h->width; j += 16, to += 16 * CHUNK)
+            v_store(to, v_load_some(v + j, h->width - j < 16 ? h->width - j : 16));
+    }
+}
+
+static void store_outputs(const struct call *c, const struct head *h)
+{
+    const struct rp_gdn_args *args = c->args;
+    for (size_t t = 0; t < c->n; t++) {
+        float *to = args->out + c->row[t] * args->ld_out + h->number * args->value_dim + h->l0;
+        const float *y = c->base + c->at.products + 16 * t;
+        for (size_t j = 0; j < h->width && !c->silent[t]; j += 16, y += 16 * CHUNK)
+            v_store_some(to + j, v_load(y), h->width - j < 16 ? h->width - j : 16);
+    }
+}
+
+/* A group of panels of columns through the chunk. */
+RP_V16_FN void run_panels(const struct call *c, const size_t n_vecs, float *state, float *deltas,
+                          float *out)
+{
+    const size_t dim = c->args->key_dim, padded = c->at.padded_dim;
+    for (int outputs = 0; outputs < 2; outputs++) {
+        for (size_t first = 0; first < c->n; first += 16) {
+            const struct tokens t = {
+                .first = first,
+                .dim = dim,
+                .in = c->base + (outputs ? c->at.queries : c->at.keys) + first * padded,
+                .w = c->base + (outputs ? c->at.weights_q : c->at.weights_k) + first * CHUNK,
+                .decay = c->decay + first,
+                .beta = c->beta + first,
+                .state = state,
+                .state_stride = 16 * dim,
+                .deltas = deltas,
+                .out = out,
+            };
+            if (!outputs)
+                token_panel(panel_rows(c, first), n_vecs, &t, false);
+            else if (panel_speaks(c, first))
+                token_panel(panel_rows(c, first), n_vecs, &t, true);
+        }
+    }
+    state_panels(n_vecs, dim, c->decay[c->n - 1], c->n, c->base + c->at.updates, deltas, state);
+}
+
+static void run_head(struct call *c, const struct head *h)
+{
+    follow_decays(c, h->number);
+    weigh_tokens(c);
+    weigh_keys(c);
+    load_values(c, h);
+    const size_t n_panels = (h->width + 15) / 16;
+    float *const deltas = c->base + c->at.deltas, *const out = c->base + c->at.products;
+    size_t p = 0;
+    for (; p + GDN_VECS <= n_panels; p += GDN_VECS)
+        run_panels(c, GDN_VECS, h->panels + p * 16 * c->args->key_dim, deltas + p * 16 * CHUNK,
+                   out + p * 16 * CHUNK);
+#if GDN_VECS > 1
+    for (; p < n_panels; p++)
+        run_panels(c, 1, h->panels + p * 16 * c->args->key_dim, deltas + p * 16 * CHUNK,
+                   out + p * 16 * CHUNK);
+#endif
+    store_outputs(c, h);
+}
+
+/* ---- states ----------------------------------------------------------------------------- */
+
+static void load_state(const struct call *c, const struct head *h)
+{
+    const size_t dim = c->args->key_dim;
+    for (size_t i = 0; i < dim; i++) {
+        const float *from = h->state + i * c->args->value_dim;
+        float *to = h->panels + 16 * i;
+        for (size_t j = 0; j < h->width; j += 16, to += 16 * dim)
+            v_store(to, v_load_some(from + j, h->width - j < 16 ? h->width - j : 16));
+    }
+}
+
+static void store_state(const struct call *c, const struct head *h)
+{
+    const size_t dim = c->args->key_dim;
+    for (size_t i = 0; i < dim; i++) {
+        float *to = h->state + i * c->args->value_dim;
+        const float *from = h->panels + 16 * i;
+        for (size_t j = 0; j < h->width; j += 16, from += 16 * dim)
+            v_store_some(to + j, v_load(from), h->width - j < 16 ? h->width - j : 16);
+    }
+}
+
+/* ---- one row ---------------------------------------------------------------------------- */
+
+/* What a single row does to n columns, at most 16 n_vecs, of a state that is read twice and written
+ * once.  The second time begins with the rows that the first had last: they are still near. */
+RP_V16_FN void step_columns(const struct call *c, const size_t n_vecs, size_t n, const float *k,
+                            const float *q, const float *v, float *s, float *out)
+{
+    const size_t dim = c->args->key_dim, ld = c->args->value_dim;
+    const v16 decay = v_set1(c->decay[0]), beta = v_set1(c->beta[0]);
+    const size_t tail = n - 16 * (n_vecs - 1);
+    v16 p[2], o[2], qk = v_zero();
+    for (size_t j = 0; j < n_vecs; j++)
+        p[j] = o[j] = v_zero();
+    for (size_t i = 0; i < dim; i++) {
+        const v16 ki = v_set1(k[i]), qi = v_set1(q[i]);
+        qk = v_fma(qi, ki, qk);
+        for (size_t j = 0; j < n_vecs; j++) {
+            const v16 x = v_load_some(s + i * ld + 16 * j, j + 1 < n_vecs ? 16 : tail);
+            p[j] = v_fma(ki, x, p[j]);
+            o[j] = v_fma(qi, x, o[j]);
+        }
+    }
+    for (size_t j = 0; j < n_vecs; j++) {
+        const size_t lanes = j + 1 < n_vecs ? 16 : tail;
+        p[j] = v_mul(beta, v_sub(v_load_some(v + 16 * j, lanes), v_mul(decay, p[j])));
+        if (!c->silent[0])
+            v_store_some(out + 16 * j, v_fma(qk, p[j], v_mul(decay, o[j])), lanes);
+    }
+    for (size_t i = dim; i-- > 0;) {
+        const v16 ki = v_set1(k[i]);
+        for (size_t j = 0; j < n_vecs; j++) {
+            const size_t lanes = j + 1 < n_vecs ? 16 : tail;
+            float *const at = s + i * ld + 16 * j;
+            v_store_some(at, v_fma(ki, p[j], v_mul(decay, v_load_some(at, lanes))), lanes);
+        }
+    }
+}
+
+static void step_head(struct call *c, const struct head *h)
+{
+    const struct rp_gdn_args *args = c->args;
+    const float *const k = c->base + c->at.k_rows, *const q = c->base + c->at.q_rows;
+    const float *const v = args->qkv + c->row[0] * args->ld +
+                           2 * args->n_key_heads * args->key_dim + h->number * args->value_dim +
+                           h->l0;
+    float *const out = args->out + c->row[0] * args->ld_out + h->number * args->value_dim + h->l0;
+    follow_decays(c, h->number);
+    size_t j = 0;
+    for (; j + 32 <= h->width; j += 32)
+        step_columns(c, 2, 32, k, q, v + j, h->state + j, out + j);
+    for (; j < h->width; j += 16)
+        step_columns(c, 1, h->width - j < 16 ? h->width - j : 16, k, q, v + j, h->state + j,
+                     out + j);
+}
+
+/* ---- the kernel ------------------------------------------------------------------------- */
+
+/* Where in the pieces a call is. */
+struct place {
+    const struct rp_gdn_rows *pieces;
+    size_t n_pieces, done; /* rows of the first piece */
+};
+
+/* The rows of the next chunk; their number. */
+static size_t next_chunk(struct call *c, struct place *at)
+{
+    for (c->n = 0; c->n < CHUNK && at->n_pieces > 0;) {
+        if (at->done == at->pieces->n) {
+            at->pieces++;
+            at->n_pieces--;
+            at->done = 0;
+            continue;
+        }
+        c->row[c->n] = at->pieces->row0 + at->done++;
+        c->silent[c->n++] = at->pieces->silent;
+    }
+    return c->n;
+}
+
+static size_t count_rows(const struct rp_gdn_rows *pieces, size_t n_pieces)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < n_pieces; i++)
+        n += pieces[i].n;
+    return n;
+}
+
+static void run(const struct rp_gdn_args *args, const struct rp_gdn_rows *pieces, size_t n_pieces,
+                size_t key_head, size_t c0, size_t c1, float *state, void *scratch)
+{
+    struct call c = {.args = args, .base = scratch, .key_head = key_head};
+    struct place place = {pieces, n_pieces, 0};
+    const size_t n = count_rows(pieces, n_pieces);
+    if (n == 0 || c0 >= c1 || !rp_gdn_lay_out(args, &c.at))
+        return; /* sizes that do not fit were refused when the scratch was sized */
+    const size_t first = c0 / args->value_dim, end = (c1 - 1) / args->value_dim + 1;
+    if (n == 1) {
+        next_chunk(&c, &place);
+        norm_row(args, key_of(&c, 0), 1.0f, c.base + c.at.k_rows);
+        norm_row(args, query_of(&c, 0), query_scale(args), c.base + c.at.q_rows);
+    }
+    for (size_t r = first; r < end; r++) {
+        const struct head h = head_of(&c, r, c0, c1, state);
+        if (n == 1)
+            step_head(&c, &h);
+        else
+            load_state(&c, &h);
+    }
+    while (n > 1 && next_chunk(&c, &place) > 0) {
+        pack_tokens(&c);
+        multiply_tokens(&c);
+        for (size_t r = first; r < end; r++) {
+            const struct head h = head_of(&c, r, c0, c1, state);
+            run_head(&c, &h);
+        }
+    }
+    for (size_t r = first; n > 1 && r < end; r++) {
+        const struct head h = head_of(&c, r, c0, c1, state);
+        store_state(&c, &h);
+    }
+}
+
+const struct rp_gdn_kernel GDN_KERNEL = {GDN_NAME, GDN_ISA, run};
+
+#endif

@@ -42,6 +42,15 @@ struct rp_ops_gdn_gates {
     float beta_scale;
 };
 
+/* A causal convolution of each column by itself. */
+struct rp_ops_conv {
+    const float *w; /* kernel rows of width: the oldest row that is read comes first */
+    const float *b; /* width, or NULL */
+    size_t kernel;  /* 1 to RP_CONV_MAX_KERNEL */
+    size_t width;
+    rp_activation activation;
+};
+
 struct rp_ops {
     const char *name; /* "avx2" */
     uint32_t isa;
@@ -110,6 +119,12 @@ struct rp_ops {
     /* y = x + table[index]: one row of the table for each row. */
     void (*add_table)(const struct rp_ops_table *table, const float *x, size_t ldx, size_t width,
                       float *y, size_t ldy, size_t rows);
+
+    /* y[r] = activation(chain over i ascending of fma(w[i], x[r - kernel + 1 + i], .) from 0, + b),
+     * column by column.  before has the kernel - 1 rows that come before x's first, the oldest
+     * first; NULL is a row of zeros.  y is apart from all of them. */
+    void (*conv)(const struct rp_ops_conv *conv, const float *const *before, const float *x,
+                 size_t ldx, float *y, size_t ldy, size_t rows);
 
     /* y_i = e_i / sum16(e) with z_i = x_i / temperature and e_i = exp(z_i - max z).  x may be y. */
     void (*softmax)(const float *x, size_t n, float temperature, float *y);

@@ -910,6 +910,81 @@ static void rms_norm_quantize(const struct rp_ops_rms_norm *norm, const float *x
         norm_quantize(&g, RMS, x, ldx, y, ldy, keep, factors, q, rows);
 }
 
+/* ---- convolution ------------------------------------------------------------------------------
+ */
+
+/* Rows whose chains run side by side: a row of x is read from memory once for all of them. */
+#define CONV_ROWS 4
+/* Columns that go through the activation while they are in the first-level cache. */
+#define CONV_COLUMNS 512
+
+RP_V16_FN v16 load_or_zero(const float *row, size_t c, size_t n)
+{
+    return row ? v_load_some(row + c, n) : v_zero();
+}
+
+/* Columns [c, c + some) of n rows, CONV_ROWS or 1; row r of them reads x[r] to x[r + kernel - 1].
+ */
+RP_V16_FN void conv_columns(const struct rp_ops_conv *p, const float *const *x, const unsigned n,
+                            size_t c, const size_t some, float *y, size_t ldy)
+{
+    v16 s0 = v_zero(), s1 = s0, s2 = s0, s3 = s0;
+    for (size_t i = 0; i < p->kernel; i++) {
+        const v16 w = v_load_some(p->w + i * p->width + c, some);
+        s0 = v_fma(w, load_or_zero(x[i], c, some), s0);
+        if (n == 1)
+            continue;
+        s1 = v_fma(w, load_or_zero(x[i + 1], c, some), s1);
+        s2 = v_fma(w, load_or_zero(x[i + 2], c, some), s2);
+        s3 = v_fma(w, load_or_zero(x[i + 3], c, some), s3);
+    }
+    const v16 b = p->b ? v_load_some(p->b + c, some) : v_zero();
+    v_store_some(y + c, p->b ? v_add(s0, b) : s0, some);
+    if (n == 1)
+        return;
+    v_store_some(y + ldy + c, p->b ? v_add(s1, b) : s1, some);
+    v_store_some(y + 2 * ldy + c, p->b ? v_add(s2, b) : s2, some);
+    v_store_some(y + 3 * ldy + c, p->b ? v_add(s3, b) : s3, some);
+}
+
+RP_V16_FN void conv_rows(const struct rp_ops_conv *p, const float *const *x, const unsigned n,
+                         float *y, size_t ldy)
+{
+    for (size_t c0 = 0; c0 < p->width; c0 += CONV_COLUMNS) {
+        const size_t c1 = p->width - c0 < CONV_COLUMNS ? p->width : c0 + CONV_COLUMNS;
+        size_t c = c0;
+        for (; c + 16 <= c1; c += 16)
+            conv_columns(p, x, n, c, 16, y, ldy);
+        if (c < c1)
+            conv_columns(p, x, n, c, c1 - c, y, ldy);
+        if (p->activation != RP_ACT_NONE)
+            activation(p->activation, y + c0, ldy, c1 - c0, y + c0, ldy, n);
+    }
+}
+
+/* Row r - (kernel - 1) + j, counted from x's first. */
+static const float *conv_source(const struct rp_ops_conv *p, const float *const *before,
+                                const float *x, size_t ldx, size_t r, size_t j)
+{
+    const size_t at = r + j;
+    return at < p->kernel - 1 ? before[at] : x + (at - (p->kernel - 1)) * ldx;
+}
+
+static void conv(const struct rp_ops_conv *p, const float *const *before, const float *x,
+                 size_t ldx, float *y, size_t ldy, size_t rows)
+{
+    const float *sources[RP_CONV_MAX_KERNEL + CONV_ROWS - 1];
+    for (size_t r = 0, n; r < rows; r += n) {
+        n = rows - r < CONV_ROWS ? 1 : CONV_ROWS;
+        for (size_t j = 0; j < p->kernel + n - 1; j++)
+            sources[j] = conv_source(p, before, x, ldx, r, j);
+        if (n == 1)
+            conv_rows(p, sources, 1, y + r * ldy, ldy);
+        else
+            conv_rows(p, sources, CONV_ROWS, y + r * ldy, ldy);
+    }
+}
+
 extern const struct rp_ops RP_OPS_TABLE;
 const struct rp_ops RP_OPS_TABLE = {
     .name = RP_OPS_NAME,
@@ -922,6 +997,7 @@ const struct rp_ops RP_OPS_TABLE = {
     .rope = rope,
     .glu = glu,
     .add_table = add_table,
+    .conv = conv,
     .softmax = softmax,
     .act_features = act_features,
     .pool = pool,

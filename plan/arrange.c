@@ -213,6 +213,16 @@ static rp_status size_scratch(rp_plan *plan, uint64_t chunk_bytes, rp_error *err
                            step->node, step->name, plan->bucket.tokens);
         need_scratch(plan, bytes);
     }
+    for (size_t s = 0; s < plan->n_steps; s++) {
+        const struct rp_step *step = &plan->steps[s];
+        size_t bytes;
+        if (step->op != RP_OP_GDN)
+            continue;
+        if (!rp_gdn_step_scratch(&step->p.gdn, &bytes) || bytes > (size_t)1 << 48)
+            return rp_fail(err, RP_ERR_LIMIT, "op %zu (%s): its states need too much scratch",
+                           step->node, step->name);
+        plan->scratch_bytes = bytes > plan->scratch_bytes ? bytes : plan->scratch_bytes;
+    }
     plan->scratch_bytes = rp_round_up(plan->scratch_bytes, RP_CACHE_LINE); /* of every worker */
     return RP_OK;
 }

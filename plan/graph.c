@@ -335,6 +335,29 @@ rp_value rp_graph_experts(rp_graph *graph, const char *name, rp_value x, rp_valu
     return value_of(graph, node);
 }
 
+rp_value rp_graph_conv(rp_graph *graph, const char *name, rp_value x, const rp_conv *options)
+{
+    struct rp_node *node = append_unary(graph, RP_OP_CONV, name, x);
+    if (node) {
+        node->weight[0] = options->w;
+        node->weight[1] = options->b;
+        node->p.activation = options->activation;
+    }
+    return value_of(graph, node);
+}
+
+rp_value rp_graph_gdn(rp_graph *graph, const char *name, rp_value qkv, rp_value gates,
+                      const rp_gdn *options)
+{
+    struct rp_node *node = append_unary(graph, RP_OP_GDN, name, qkv);
+    if (node) {
+        node->in[1] = gates;
+        node->n_in = 2;
+        node->p.gdn = *options;
+    }
+    return value_of(graph, node);
+}
+
 void rp_graph_output(rp_graph *graph, const char *name, rp_value x, rp_rows rows, size_t width)
 {
     if (graph->failed.status != RP_OK)
@@ -435,6 +458,21 @@ static void text_experts(struct rp_text *t, const rp_weights *weights, const rp_
     text_weight(t, weights, "down", o->down[0]);
 }
 
+static void text_gdn(struct rp_text *t, const rp_gdn *o)
+{
+    static const char *const norms[] = {"none", "root", "max"};
+    rp_text_add(t, " keys=%dx%d values=%dx%d", o->n_key_heads, o->key_dim, o->n_value_heads,
+                o->value_dim);
+    rp_text_add(t, " map=%s", o->map == RP_GDN_TILED ? "tiled" : "grouped");
+    if ((int)o->norm >= RP_GDN_NORM_NONE && o->norm <= RP_GDN_NORM_MAX)
+        rp_text_add(t, " norm=%s eps=", norms[o->norm]);
+    else
+        rp_text_add(t, " norm=? eps=");
+    rp_text_float(t, o->eps);
+    rp_text_add(t, " scale=");
+    rp_text_float(t, o->scale);
+}
+
 static const char *weight_label(enum rp_op op, int i)
 {
     if (op == RP_OP_GDN_GATES)
@@ -461,6 +499,7 @@ static void text_node(struct rp_text *t, const rp_weights *weights, const struct
     case RP_OP_L2_NORM: text_eps(t, node->p.eps); break;
     case RP_OP_GEMM:
     case RP_OP_GLU:
+    case RP_OP_CONV:
     case RP_OP_ACTIVATION: rp_text_add(t, " act=%s", rp_activation_name(node->p.activation)); break;
     case RP_OP_POOL: rp_text_add(t, " mode=%s", rp_pooling_name(node->p.pooling)); break;
     case RP_OP_ATTENTION:
@@ -474,6 +513,7 @@ static void text_node(struct rp_text *t, const rp_weights *weights, const struct
         if (node->p.attention.causal)
             rp_text_add(t, " causal");
         break;
+    case RP_OP_GDN: text_gdn(t, &node->p.gdn); break;
     case RP_OP_ROPE: text_rope(t, &node->p.rope.options); break;
     case RP_OP_RMS_NORM: text_rms_norm(t, &node->p.rms_norm); break;
     case RP_OP_GATE:

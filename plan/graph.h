@@ -27,6 +27,8 @@ enum rp_op {
     RP_OP_GATED_NORM,
     RP_OP_GDN_GATES,
     RP_OP_EXPERTS,
+    RP_OP_CONV,
+    RP_OP_GDN,
     RP_OP_NODE_COUNT,
     /* What only lowering makes. */
     RP_OP_QUANTIZE = RP_OP_NODE_COUNT, /* rows of f32 to rows for an INT8 product */
@@ -62,6 +64,7 @@ struct rp_node {
             rp_experts options; /* up and down are in the copy, or NULL */
             rp_weight *weights; /* owned: n_experts of up, then of down */
         } experts;
+        rp_gdn gdn;
     } p;
 };
 

@@ -459,6 +459,69 @@ static rp_status check_experts(struct rp_lowering *l, size_t i, rp_error *err)
     return RP_OK;
 }
 
+static rp_status check_conv(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const struct rp_node *node = &l->graph->nodes[i];
+    const struct rp_shape x = input(l, i, 0);
+    const struct rp_weight_entry *e = rp_weights_entry(l->weights, node->weight[0]);
+    RP_TRY(check_rows(l, i, x, RP_ROWS_TOKENS, err));
+    RP_TRY(check_activation(l, i, node->p.activation, err));
+    if (!e)
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i, "there is no weight %d for conv weight",
+                         node->weight[0]);
+    if (e->cols < 1 || e->cols > RP_CONV_MAX_KERNEL)
+        return FAIL_NODE(err, RP_ERR_SHAPE, l, i,
+                         "conv weight %s is [%zu, %zu], expected a kernel of 1 to %d", e->name,
+                         e->rows, e->cols, RP_CONV_MAX_KERNEL);
+    if (e->rows > x.width)
+        return FAIL_NODE(err, RP_ERR_SHAPE, l, i,
+                         "its input has width %zu, expected at least %zu, the channels of %s",
+                         x.width, e->rows, e->name);
+    l->shapes[i] = (struct rp_shape){RP_ROWS_TOKENS, e->rows};
+    return check_vector(l, i, "conv bias", node->weight[1], e->rows, err);
+}
+
+static rp_status check_gdn_options(const struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const rp_gdn *p = &l->graph->nodes[i].p.gdn;
+    if (p->n_key_heads <= 0 || p->key_dim <= 0 || p->n_value_heads <= 0 || p->value_dim <= 0)
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i,
+                         "%d key heads of %d, %d value heads of %d, expected at least 1 of 1",
+                         p->n_key_heads, p->key_dim, p->n_value_heads, p->value_dim);
+    if (p->n_value_heads % p->n_key_heads)
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i,
+                         "%d value heads are no multiple of %d key heads", p->n_value_heads,
+                         p->n_key_heads);
+    if (p->map != RP_GDN_GROUPED && p->map != RP_GDN_TILED)
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i, "there is no map %d of heads", (int)p->map);
+    if ((int)p->norm < RP_GDN_NORM_NONE || p->norm > RP_GDN_NORM_MAX)
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i, "there is no norm %d of queries and keys",
+                         (int)p->norm);
+    if (!(p->scale >= 0) || isinf(p->scale))
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i, "scale must be finite and not negative");
+    return check_eps(l, i, p->eps, err);
+}
+
+static rp_status check_gdn(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const rp_gdn *p = &l->graph->nodes[i].p.gdn;
+    const struct rp_shape qkv = input(l, i, 0), gates = input(l, i, 1);
+    RP_TRY(check_rows(l, i, qkv, RP_ROWS_TOKENS, err));
+    RP_TRY(check_gdn_options(l, i, err));
+    const uint64_t keys = (uint64_t)p->n_key_heads * (uint64_t)p->key_dim;
+    const uint64_t values = (uint64_t)p->n_value_heads * (uint64_t)p->value_dim;
+    if (qkv.width < 2 * keys + values)
+        return FAIL_NODE(err, RP_ERR_SHAPE, l, i,
+                         "qkv has width %zu, expected at least %llu (2 x %d heads of %d, %d of %d)",
+                         qkv.width, (unsigned long long)(2 * keys + values), p->n_key_heads,
+                         p->key_dim, p->n_value_heads, p->value_dim);
+    if (gates.rows != RP_ROWS_TOKENS || gates.width != 2 * (size_t)p->n_value_heads)
+        return FAIL_NODE(err, RP_ERR_SHAPE, l, i, "gates are %s x %zu, expected tokens x %zu",
+                         rp_rows_name(gates.rows), gates.width, 2 * (size_t)p->n_value_heads);
+    l->shapes[i] = (struct rp_shape){RP_ROWS_TOKENS, (size_t)values};
+    return RP_OK;
+}
+
 /* ---- lowering ----------------------------------------------------------------------------------
  */
 
@@ -1035,6 +1098,44 @@ static rp_status lower_experts(struct rp_lowering *l, size_t i, rp_error *err)
     return RP_OK;
 }
 
+static rp_status lower_conv(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const struct rp_node *node = &l->graph->nodes[i];
+    struct rp_step *step = append_step(l, RP_OP_CONV, i, "", l->shapes[i]);
+    const void *w;
+    add_input(l, step, slot_of_input(l, i, 0));
+    step->p.conv.kernel = rp_weights_entry(l->weights, node->weight[0])->cols;
+    step->p.conv.width = step->width;
+    step->p.conv.activation = node->p.activation;
+    step->flops_per_row = 2 * (uint64_t)step->width * step->p.conv.kernel;
+    RP_TRY(need(l, i, node->weight[0], RP_FORM_COLUMNS, &w, err));
+    RP_TRY(need_vector(l, i, node->weight[1], &step->p.conv.b, err));
+    step->p.conv.w = w;
+    l->slot_of[i] = step->out;
+    return RP_OK;
+}
+
+static rp_status lower_gdn(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const rp_gdn *p = &l->graph->nodes[i].p.gdn;
+    struct rp_step *step = append_step(l, RP_OP_GDN, i, "", l->shapes[i]);
+    (void)err;
+    add_input(l, step, slot_of_input(l, i, 0));
+    add_input(l, step, slot_of_input(l, i, 1));
+    step->kernel = l->plan->gdn->name;
+    step->p.gdn = (struct rp_gdn_args){.n_key_heads = (size_t)p->n_key_heads,
+                                       .n_value_heads = (size_t)p->n_value_heads,
+                                       .key_dim = (size_t)p->key_dim,
+                                       .value_dim = (size_t)p->value_dim,
+                                       .map = p->map,
+                                       .norm = p->norm,
+                                       .eps = p->eps,
+                                       .scale = p->scale};
+    step->flops_per_row = rp_gdn_flops(&step->p.gdn, 0, RP_GDN_CHUNK) / RP_GDN_CHUNK;
+    l->slot_of[i] = step->out;
+    return RP_OK;
+}
+
 /* ---- the table ---------------------------------------------------------------------------------
  */
 
@@ -1065,6 +1166,8 @@ static const struct op_row {
     [RP_OP_GATED_NORM] = {"gated_norm", 2, 2, true, check_gated_norm, lower_gated_norm},
     [RP_OP_GDN_GATES] = {"gdn_gates", 1, 1, true, check_gdn_gates, lower_gdn_gates},
     [RP_OP_EXPERTS] = {"experts", 2, 3, true, check_experts, lower_experts},
+    [RP_OP_CONV] = {"conv", 1, 1, false, check_conv, lower_conv},
+    [RP_OP_GDN] = {"gdn", 2, 2, false, check_gdn, lower_gdn},
     [RP_OP_QUANTIZE] = {"quantize", 1, 1, true, NULL, NULL},
     [RP_OP_QGEMM] = {"qgemm", 1, 2, true, NULL, NULL},
     [RP_OP_GATHER] = {"gather", 1, 1, true, NULL, NULL},

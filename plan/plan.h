@@ -27,6 +27,7 @@
 #include <rankplan/plan.h>
 
 #include "attention/attention.h"
+#include "gdn/gdn.h"
 #include "gemm/gemm.h"
 #include "ops/ops.h"
 #include "plan/graph.h"
@@ -124,6 +125,8 @@ struct rp_step {
             bool normalize;
             rp_activation activation;
         } experts;
+        struct rp_ops_conv conv;
+        struct rp_gdn_args gdn;   /* without its rows */
         rp_activation activation; /* and of a glu */
         rp_pooling pooling;
         enum rp_read gather; /* of the tokens' rows, or rows that are these already */
@@ -153,6 +156,7 @@ struct rp_plan {
     const struct rp_qgemm_kernel *qgemm;
     const struct rp_ops *ops;
     const struct rp_attention_kernel *attention;
+    const struct rp_gdn_kernel *gdn;
     struct rp_step *steps;
     size_t n_steps;
     struct rp_slot *slots;
@@ -234,6 +238,18 @@ static inline bool rp_pruned(const struct rp_lowering *l, size_t i)
 }
 
 bool rp_op_by_row(enum rp_op op);
+
+/* Floating-point operations of a gated delta net's rows [from, end), counted from a row where a
+ * chunk begins; rows before `from` that share its chunk change the state and have no output.  Two
+ * for each multiply-add of the recurrence by chunks (gdn/gdn.h). */
+uint64_t rp_gdn_flops(const struct rp_gdn_args *shape, size_t from, size_t end);
+
+/* Columns of a key head's values side by side. */
+size_t rp_gdn_columns(const struct rp_gdn_args *shape);
+
+/* Bytes that a worker needs for it: the kernel's, a state, and the one that children start from.
+ * False when they wrap. */
+bool rp_gdn_step_scratch(const struct rp_gdn_args *shape, size_t *out);
 
 /* plan/joins.c: finds the steps that run together with the one before them. */
 void rp_plan_find_joins(rp_plan *plan);

@@ -49,14 +49,16 @@ static rp_status check_parent(const rp_batch *b, size_t s, rp_error *err)
     return RP_OK;
 }
 
-/* What a step is, when its sequences cannot have parents; else NULL. */
-static const char *takes_no_parents(const struct rp_step *step)
+/* What a step is, when its sequences cannot have parents; else NULL.  Of the gathers that lead to
+ * the pooling of first rows, the last is the pooling itself. */
+static const char *takes_no_parents(const rp_plan *plan, const struct rp_step *step)
 {
     if (step->op == RP_OP_ATTENTION && !step->p.attention.causal)
         return "attention that is not causal";
     if (step->op == RP_OP_POOL && step->p.pooling != RP_POOL_LAST)
         return "pooling of other rows than the last";
-    if (step->op == RP_OP_GATHER && step->p.gather == RP_READ_FIRST)
+    if (step->op == RP_OP_GATHER && step->p.gather == RP_READ_FIRST &&
+        plan->slots[step->in[0]].rows == step->rows)
         return "pooling of the first row";
     return NULL;
 }
@@ -71,7 +73,7 @@ static rp_status check_parents(const struct rp_run *run, rp_error *err)
     }
     for (size_t s = 0; any && s < run->plan->n_steps; s++) {
         const struct rp_step *step = &run->plan->steps[s];
-        const char *what = takes_no_parents(step);
+        const char *what = takes_no_parents(run->plan, step);
         if (what)
             return rp_fail(err, RP_ERR_UNSUPPORTED,
                            "op %zu (%s): sequences have parents, and %s "
@@ -187,6 +189,26 @@ static void fill_blocks(struct rp_run *run)
     }
 }
 
+/* Roots, and their children as lists: walked from the last sequence back, so that each child comes
+ * before those that were put in front of the list before it. */
+static void fill_families(struct rp_run *run)
+{
+    const rp_batch *b = run->batch;
+    run->n_roots = 0;
+    for (size_t s = 0; s < b->n_seqs; s++) {
+        run->next[s] = -1;
+        if (rp_batch_parent(b, s) < 0)
+            run->roots[run->n_roots++] = (int32_t)s;
+    }
+    for (size_t s = b->n_seqs; s-- > 0;) {
+        const int32_t parent = rp_batch_parent(b, s);
+        if (parent < 0)
+            continue;
+        run->next[s] = run->next[parent];
+        run->next[parent] = (int32_t)s;
+    }
+}
+
 size_t rp_run_max_blocks(const rp_plan *plan)
 {
     return plan->bucket.seqs + plan->bucket.tokens / plan->attention_query_rows;
@@ -203,5 +225,6 @@ rp_status rp_run_prepare(struct rp_run *run, rp_error *err)
     for (size_t i = 0; i < run->plan->n_indices; i++)
         RP_TRY(fill_index(run, i, run->index_memory + i * run->plan->bucket.tokens, err));
     fill_blocks(run);
+    fill_families(run);
     return RP_OK;
 }

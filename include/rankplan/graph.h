@@ -312,6 +312,39 @@ typedef enum rp_gdn_norm {
     RP_GDN_NORM_MAX = 2   /* x / max(sqrt(sum of squares), eps) */
 } rp_gdn_norm;
 
+/* Causal convolution of each column by itself, along each sequence. */
+#define RP_CONV_MAX_KERNEL 8
+typedef struct rp_conv {
+    rp_weight w; /* [channels, kernel], the last column for the row itself; kernel from 1 on */
+    rp_weight b; /* [1, channels]; -1: none */
+    rp_activation activation;
+} rp_conv;
+
+/* tokens x channels of the first `channels` columns of x, which has a row per token: activation(b +
+ * sum over i of w[c][i] * x[t - kernel + 1 + i][c]).  Rows before the sequence are those of its
+ * parent (rp_batch.parents), and before those they are 0. */
+RP_API rp_value rp_graph_conv(rp_graph *graph, const char *name, rp_value x,
+                              const rp_conv *options);
+
+/* The gated delta rule along each sequence (https://arxiv.org/abs/2412.06464).  A value head has a
+ * state S, key_dim x value_dim, zeros before the sequence; a token with the key k, query q, value
+ * v, log decay g and rate beta does  S *= exp(g);  S += k (beta (v - S^T k))^T;  out = S^T q. */
+typedef struct rp_gdn {
+    int32_t n_key_heads, n_value_heads; /* the second a multiple of the first */
+    int32_t key_dim, value_dim;
+    rp_gdn_map map;
+    rp_gdn_norm norm; /* of q and k */
+    float eps;        /* of the norm */
+    float scale;      /* of q after the norm; 0: 1/sqrt(key_dim) */
+} rp_gdn;
+
+/* tokens x n_value_heads*value_dim.  qkv is tokens x 2*n_key_heads*key_dim +
+ * n_value_heads*value_dim: all heads of q, then k, then v; columns past those are not read.  gates
+ * is tokens x 2*n_value_heads: the log decay of each value head, then the beta of each.  A sequence
+ * with a parent goes on from the state that the parent's last token leaves. */
+RP_API rp_value rp_graph_gdn(rp_graph *graph, const char *name, rp_value qkv, rp_value gates,
+                             const rp_gdn *options);
+
 /* Names a result.  Its row kind and width are said here so that a graph that computes something
  * else is refused.  A graph needs at least one output. */
 RP_API void rp_graph_output(rp_graph *graph, const char *name, rp_value x, rp_rows rows,

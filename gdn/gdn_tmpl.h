@@ -87,24 +87,26 @@ RP_V16_FN void chains(const size_t m, const size_t n_vecs, size_t k, const float
 #define HEIGHT_CASE(h, tile, ...)                                                                  \
     case h:                                                                                        \
         tile(h, __VA_ARGS__);                                                                      \
-        break
+        break;
 #if GDN_ROWS > 6
 #define HEIGHTS_ABOVE_6(tile, ...)                                                                 \
-    HEIGHT_CASE(7, tile, __VA_ARGS__);                                                             \
-    HEIGHT_CASE(8, tile, __VA_ARGS__);
+    HEIGHT_CASE(7, tile, __VA_ARGS__)                                                              \
+    HEIGHT_CASE(8, tile, __VA_ARGS__)
 #else
 #define HEIGHTS_ABOVE_6(tile, ...)
 #endif
 #define WITH_HEIGHT(height, tile, ...)                                                             \
-    switch (height) {                                                                              \
-        HEIGHT_CASE(1, tile, __VA_ARGS__);                                                         \
-        HEIGHT_CASE(2, tile, __VA_ARGS__);                                                         \
-        HEIGHT_CASE(3, tile, __VA_ARGS__);                                                         \
-        HEIGHT_CASE(4, tile, __VA_ARGS__);                                                         \
-        HEIGHT_CASE(5, tile, __VA_ARGS__);                                                         \
-        HEIGHT_CASE(6, tile, __VA_ARGS__);                                                         \
-        HEIGHTS_ABOVE_6(tile, __VA_ARGS__)                                                         \
-    }
+    do {                                                                                           \
+        switch (height) {                                                                          \
+            HEIGHT_CASE(1, tile, __VA_ARGS__)                                                      \
+            HEIGHT_CASE(2, tile, __VA_ARGS__)                                                      \
+            HEIGHT_CASE(3, tile, __VA_ARGS__)                                                      \
+            HEIGHT_CASE(4, tile, __VA_ARGS__)                                                      \
+            HEIGHT_CASE(5, tile, __VA_ARGS__)                                                      \
+            HEIGHT_CASE(6, tile, __VA_ARGS__)                                                      \
+            HEIGHTS_ABOVE_6(tile, __VA_ARGS__)                                                     \
+        }                                                                                          \
+    } while (0)
 #endif
 
 /* c[n][i] = the chain over t of a[t][i] b[n][t]. */
@@ -262,9 +264,9 @@ RP_V16_FN void token_panel(size_t m, const size_t n_vecs, const struct tokens *t
     for (size_t part = 0, lane = 0; part < rows.n_parts; part++) {
         const size_t height = rp_split_part(&rows, part);
         if (outputs)
-            WITH_HEIGHT(height, output_tile, n_vecs, t, lane)
+            WITH_HEIGHT(height, output_tile, n_vecs, t, lane);
         else
-            WITH_HEIGHT(height, delta_tile, n_vecs, t, lane)
+            WITH_HEIGHT(height, delta_tile, n_vecs, t, lane);
         lane += height;
     }
 }
@@ -278,7 +280,7 @@ RP_V16_FN void state_panels(const size_t n_vecs, size_t dim, float decay, size_t
         for (size_t part = 0, i = 0; part < rows.n_parts; part++) {
             const size_t height = rp_split_part(&rows, part);
             WITH_HEIGHT(height, state_tile, n_vecs, decay, n, updates + i, deltas, 16 * CHUNK,
-                        state + 16 * (i0 + i), 16 * dim)
+                        state + 16 * (i0 + i), 16 * dim);
             i += height;
         }
     }

@@ -17,12 +17,13 @@ static const char *refusal(enum rp_op op, bool causal, rp_pooling pooling)
     return NULL;
 }
 
-const char *rp_step_refuses_parents(const struct rp_step *step)
+const char *rp_step_refuses_parents(const rp_plan *plan, const struct rp_step *step)
 {
     const bool attends = step->op == RP_OP_ATTENTION, pools = step->op == RP_OP_POOL;
-    /* Pooling of the first row, where steps were moved behind it. */
-    if (step->op == RP_OP_GATHER && step->p.gather == RP_READ_FIRST)
-        return refusal(RP_OP_POOL, false, RP_POOL_CLS);
+    /* Of the gathers that lead to the pooling of first rows, the last is the pooling itself. */
+    if (step->op == RP_OP_GATHER && step->p.gather == RP_READ_FIRST &&
+        plan->slots[step->in[0]].rows == step->rows)
+        return "pooling of the first row";
     return refusal(step->op, attends && step->p.attention.causal,
                    pools ? step->p.pooling : RP_POOL_LAST);
 }

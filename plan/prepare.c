@@ -59,7 +59,7 @@ static rp_status check_parents(const struct rp_run *run, rp_error *err)
     }
     for (size_t s = 0; any && s < run->plan->n_steps; s++) {
         const struct rp_step *step = &run->plan->steps[s];
-        const char *what = rp_step_refuses_parents(step);
+        const char *what = rp_step_refuses_parents(run->plan, step);
         if (what)
             return rp_fail(err, RP_ERR_UNSUPPORTED,
                            "op %zu (%s): sequences have parents, and %s "
@@ -175,6 +175,26 @@ static void fill_blocks(struct rp_run *run)
     }
 }
 
+/* Roots, and their children as lists: walked from the last sequence back, so that each child comes
+ * before those that were put in front of the list before it. */
+static void fill_families(struct rp_run *run)
+{
+    const rp_batch *b = run->batch;
+    run->n_roots = 0;
+    for (size_t s = 0; s < b->n_seqs; s++) {
+        run->next[s] = -1;
+        if (rp_batch_parent(b, s) < 0)
+            run->roots[run->n_roots++] = (int32_t)s;
+    }
+    for (size_t s = b->n_seqs; s-- > 0;) {
+        const int32_t parent = rp_batch_parent(b, s);
+        if (parent < 0)
+            continue;
+        run->next[s] = run->next[parent];
+        run->next[parent] = (int32_t)s;
+    }
+}
+
 size_t rp_run_max_blocks(const rp_plan *plan)
 {
     return plan->bucket.seqs + plan->bucket.tokens / plan->attention_query_rows;
@@ -191,5 +211,6 @@ rp_status rp_run_prepare(struct rp_run *run, rp_error *err)
     for (size_t i = 0; i < run->plan->n_indices; i++)
         RP_TRY(fill_index(run, i, run->index_memory + i * run->plan->bucket.tokens, err));
     fill_blocks(run);
+    fill_families(run);
     return RP_OK;
 }

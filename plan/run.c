@@ -31,6 +31,15 @@
 /* By step: tasks for each worker, so that a slow one does not hold up the others. */
 #define TASKS_PER_WORKER 4
 
+/* Least rows of a task of a convolution. */
+#define LEAST_CONV_ROWS 16
+/* Tasks of a gated delta net for each worker, before columns are no longer cut: each cut makes the
+ * products of keys once more. */
+#define GDN_TASKS_PER_WORKER 2
+/* Columns are cut in units of a vector, and none gets less than this. */
+#define GDN_UNIT          ((size_t)16)
+#define GDN_LEAST_COLUMNS ((size_t)32)
+
 static size_t ceil_div(size_t a, size_t b)
 {
     return (a + b - 1) / b;
@@ -127,6 +136,25 @@ static size_t heads_of_task(const struct rp_run *run, const struct rp_step *step
     return ceil_div(heads, wanted < heads ? wanted : heads);
 }
 
+/* Blocks of rows, long enough that reading the rows before a block again costs little. */
+static size_t conv_rows_of_task(const struct rp_run *run, size_t workers)
+{
+    const size_t wanted = workers > 1 ? workers * TASKS_PER_WORKER : 1;
+    const size_t rows = ceil_div(run->live.tokens, wanted);
+    return rows < LEAST_CONV_ROWS ? LEAST_CONV_ROWS : rows;
+}
+
+/* All columns of a key head, so that products of keys are made once; fewer when there are too few
+ * roots and heads for the workers. */
+static size_t columns_of_task(const struct rp_run *run, const struct rp_step *step, size_t workers)
+{
+    const size_t all = rp_gdn_columns(&step->p.gdn);
+    const size_t tasks = at_least_one(run->n_roots * step->p.gdn.n_key_heads);
+    const size_t wanted = workers > 1 ? workers * GDN_TASKS_PER_WORKER : 1;
+    const size_t columns = ceil_div(ceil_div(all, ceil_div(wanted, tasks)), GDN_UNIT) * GDN_UNIT;
+    return columns < GDN_LEAST_COLUMNS ? GDN_LEAST_COLUMNS : columns;
+}
+
 static void phase_tasks(struct rp_run *run, size_t s, size_t workers)
 {
     const struct rp_step *step = &run->plan->steps[s];
@@ -137,6 +165,15 @@ static void phase_tasks(struct rp_run *run, size_t s, size_t workers)
     } else if (step->op == RP_OP_ATTENTION) {
         phase.heads = heads_of_task(run, step, workers);
         phase.n_tasks = run->live.seqs * ceil_div(step->p.attention.n_kv_heads, phase.heads);
+    }
+    if (step->op == RP_OP_CONV) {
+        phase.conv_rows = conv_rows_of_task(run, workers);
+        phase.n_tasks = ceil_div(run->live.tokens, phase.conv_rows);
+    }
+    if (step->op == RP_OP_GDN) {
+        phase.columns = columns_of_task(run, step, workers);
+        phase.n_tasks = run->n_roots * step->p.gdn.n_key_heads *
+                        ceil_div(rp_gdn_columns(&step->p.gdn), phase.columns);
     }
     run->phases[run->n_phases++] = phase;
 }
@@ -272,12 +309,38 @@ static void profile_reads(const struct rp_phase *phase, const struct rp_frame *f
                     attention_bytes(step, end - first, keys, heads), end - first);
 }
 
+static void profile_conv(const struct rp_phase *phase, const struct rp_frame *frame, size_t t)
+{
+    const struct rp_run *run = frame->run;
+    const struct rp_step *step = &run->plan->steps[phase->first];
+    const size_t left = run->live.tokens - t * phase->conv_rows;
+    const size_t rows = left < phase->conv_rows ? left : phase->conv_rows;
+    rp_profile_task(run->profile, frame->worker, phase->first, step->flops_per_row * rows,
+                    2 * step->width * sizeof(float) * rows, rows);
+}
+
+/* Queries and keys of the head, the task's columns of values in and out, decays and rates; states
+ * stay near the core. */
+static void profile_gdn(const struct rp_phase *phase, const struct rp_frame *frame, size_t t)
+{
+    const struct rp_run *run = frame->run;
+    const struct rp_step *step = &run->plan->steps[phase->first];
+    const struct rp_gdn_args *p = &step->p.gdn;
+    const struct rp_gdn_part part = rp_step_gdn_part(step, run, t, phase->columns);
+    const size_t floats = 2 * (p->key_dim + part.c1 - part.c0 + p->n_value_heads / p->n_key_heads);
+    uint64_t flops;
+    size_t rows;
+    rp_step_gdn_work(step, run, &part, &flops, &rows);
+    rp_profile_task(run->profile, frame->worker, phase->first, flops, floats * sizeof(float) * rows,
+                    rows);
+}
+
 /* A task of a step that does not work by row. */
 static void run_task(const struct rp_phase *phase, const struct rp_frame *frame, size_t t)
 {
     const struct rp_run *run = frame->run;
     const struct rp_step *step = &run->plan->steps[phase->first];
-    rp_step_task(step, frame, t, phase->heads);
+    rp_step_task(step, frame, t, phase);
     if (!run->profile)
         return;
     if (step->op == RP_OP_ATTENTION) {
@@ -285,6 +348,14 @@ static void run_task(const struct rp_phase *phase, const struct rp_frame *frame,
             profile_block(phase, frame, t);
         else
             profile_reads(phase, frame, t);
+        return;
+    }
+    if (step->op == RP_OP_CONV) {
+        profile_conv(phase, frame, t);
+        return;
+    }
+    if (step->op == RP_OP_GDN) {
+        profile_gdn(phase, frame, t);
         return;
     }
     size_t read = 1;

@@ -20,6 +20,8 @@ struct rp_phase {
     size_t rows;        /* rows of a task; 0: a task is a sequence, or queries of a head */
     size_t heads;       /* of a task, for attention of a sequence's rows that are read */
     size_t panel_group; /* column panels of a task, for a product alone; 0: all of them */
+    size_t conv_rows;   /* rows of a task of a convolution */
+    size_t columns;     /* of a key head's values that a task of a gated delta net takes */
 };
 
 struct rp_run {
@@ -34,6 +36,9 @@ struct rp_run {
     int32_t *index_memory; /* room for the indices that are computed, bucket.tokens each */
     struct rp_query_block *blocks;
     size_t n_blocks;
+    int32_t *roots; /* sequences without a parent, in order */
+    size_t n_roots;
+    int32_t *next;           /* of a root its first child, of a child the next one; -1 for none */
     struct rp_phase *phases; /* one per step at the most */
     size_t n_phases;
     struct rp_counter *counters; /* one per phase */
@@ -67,7 +72,7 @@ static inline size_t rp_batch_rows_before(const rp_batch *batch, size_t seq)
 }
 
 /* What a step is, when its sequences cannot have parents; else NULL.  plan/parents.c */
-const char *rp_step_refuses_parents(const struct rp_step *step);
+const char *rp_step_refuses_parents(const rp_plan *plan, const struct rp_step *step);
 
 /* Where a slot's rows are for one worker at one time. */
 struct rp_frame {
@@ -102,12 +107,43 @@ void rp_step_multiply(const struct rp_step *step, const struct rp_frame *frame,
 void rp_step_rows_joined(const struct rp_step *step, const struct rp_frame *frame, size_t r0,
                          size_t r1, size_t p0, size_t p1);
 
-/* Task t of a step that does not work by row; heads: as of its phase. */
-void rp_step_task(const struct rp_step *step, const struct rp_frame *frame, size_t t, size_t heads);
+/* plan/experts.c: rows [r0, r1) of a mixture of experts. */
+void rp_step_experts(const struct rp_step *step, const struct rp_frame *frame, size_t r0,
+                     size_t r1);
+
+/* Task t of a step that does not work by row; phase: its own. */
+void rp_step_task(const struct rp_step *step, const struct rp_frame *frame, size_t t,
+                  const struct rp_phase *phase);
+
+/* The range that i is in: ranges [starts[k], starts[k + 1]) lie one after the other, n of them, and
+ * i is in one. */
+size_t rp_range_of(const int32_t *starts, size_t n, size_t i);
 
 /* The rows [*first, *end) that a step has of one sequence, when it has only those that are read. */
 void rp_step_read_rows(const struct rp_step *step, const rp_batch *batch, size_t seq, size_t *first,
                        size_t *end);
+
+/* plan/recurrence.c: rows [r0, r1) of a convolution, of any sequences. */
+void rp_step_convolve(const struct rp_step *step, const struct rp_frame *frame, size_t r0,
+                      size_t r1);
+
+/* A task of a gated delta net: a root and its children, a key head, columns [c0, c1) of its values.
+ */
+struct rp_gdn_part {
+    size_t root, key_head, c0, c1;
+};
+
+struct rp_gdn_part rp_step_gdn_part(const struct rp_step *step, const struct rp_run *run, size_t t,
+                                    size_t columns);
+void rp_step_gdn(const struct rp_step *step, const struct rp_frame *frame, size_t t,
+                 size_t columns);
+
+/* What a task of it does: operations, and rows that it makes. */
+void rp_step_gdn_work(const struct rp_step *step, const struct rp_run *run,
+                      const struct rp_gdn_part *part, uint64_t *flops, size_t *rows);
+
+/* Operations of one sequence, all heads and columns together. */
+uint64_t rp_step_gdn_seq_flops(const struct rp_step *step, const rp_batch *batch, size_t seq);
 
 /* plan/prepare.c: checks the batch and fills in everything that a run looks up. */
 RP_CHECKED rp_status rp_run_prepare(struct rp_run *run, rp_error *err);

@@ -19,9 +19,10 @@ struct buffer {
 };
 
 /* The first two are what a batch's size decides most of; the others are tables. */
-enum { ARENA, SCRATCH, INDEX, BLOCKS, PHASES, COUNTERS, WANTED, BUFFERS };
-static const char *const buffer_names[BUFFERS] = {
-    "arena", "scratch", "index tables", "attention tasks", "phases", "counters", "steps"};
+enum { ARENA, SCRATCH, INDEX, BLOCKS, FAMILIES, PHASES, COUNTERS, WANTED, BUFFERS };
+static const char *const buffer_names[BUFFERS] = {"arena",           "scratch",  "index tables",
+                                                  "attention tasks", "families", "phases",
+                                                  "counters",        "steps"};
 
 struct cached_plan {
     rp_plan *plan;
@@ -242,6 +243,7 @@ static rp_status buffer_bytes(const rp_plan *plan, size_t workers, size_t bytes[
                         [SCRATCH] = {plan->scratch_bytes, workers},
                         [INDEX] = {plan->bucket.tokens * plan->n_indices, sizeof(int32_t)},
                         [BLOCKS] = {rp_run_max_blocks(plan), sizeof(struct rp_query_block)},
+                        [FAMILIES] = {2 * plan->bucket.seqs, sizeof(int32_t)},
                         [PHASES] = {plan->n_steps, sizeof(struct rp_phase)},
                         [COUNTERS] = {plan->n_steps, sizeof(struct rp_counter)},
                         [WANTED] = {plan->n_steps, sizeof(bool)}};
@@ -435,6 +437,8 @@ static rp_status run(rp_session *s, const rp_batch *batch, const rp_observer *ob
                              .scratch_stride = plan->scratch_bytes,
                              .index_memory = s->buffers[INDEX].p,
                              .blocks = s->buffers[BLOCKS].p,
+                             .roots = s->buffers[FAMILIES].p,
+                             .next = (int32_t *)s->buffers[FAMILIES].p + plan->bucket.seqs,
                              .phases = s->buffers[PHASES].p,
                              .counters = s->buffers[COUNTERS].p,
                              .wanted = s->buffers[WANTED].p,

@@ -122,13 +122,12 @@ static void concat(const struct rp_step *step, const struct rp_frame *f, float *
     }
 }
 
-/* The sequence that a marker belongs to. */
-static size_t seq_of_marker(const rp_batch *batch, size_t marker)
+size_t rp_range_of(const int32_t *starts, size_t n, size_t i)
 {
-    size_t low = 0, high = batch->n_seqs - 1;
+    size_t low = 0, high = n - 1;
     while (low < high) {
         const size_t middle = low + (high - low) / 2;
-        if ((size_t)batch->mcu[middle + 1] > marker)
+        if ((size_t)starts[middle + 1] > i)
             high = middle;
         else
             low = middle + 1;
@@ -139,7 +138,7 @@ static size_t seq_of_marker(const rp_batch *batch, size_t marker)
 /* The token that a row stands for; false when its sequence has none. */
 static bool find_token(const rp_batch *batch, enum rp_read read, size_t row, size_t *token)
 {
-    const size_t seq = read == RP_READ_MARKED ? seq_of_marker(batch, row) : row;
+    const size_t seq = read == RP_READ_MARKED ? rp_range_of(batch->mcu, batch->n_seqs, row) : row;
     const size_t first = (size_t)batch->cu[seq], end = (size_t)batch->cu[seq + 1];
     *token = first;
     if (read == RP_READ_LAST)
@@ -161,6 +160,12 @@ static void gather(const struct rp_step *step, const struct rp_frame *f, float *
         else if (from != y)
             memcpy(y, from, step->width * sizeof *y);
     }
+}
+
+/* The columns of the gate that a step reads, from its row r0 on. */
+static const float *gate_rows(const struct rp_step *step, const struct rp_frame *f, size_t r0)
+{
+    return rp_frame_row(f, step->in[1], r0) + step->p.gate.first_column;
 }
 
 void rp_step_rows(const struct rp_step *step, const struct rp_frame *f, size_t r0, size_t r1,
@@ -192,6 +197,19 @@ void rp_step_rows(const struct rp_step *step, const struct rp_frame *f, size_t r
     case RP_OP_CONCAT: concat(step, f, y, rows, r0); return;
     case RP_OP_GATHER: gather(step, f, y, r0, r1); return;
     case RP_OP_ADD_TYPES: add_types(step, f, x, y, r0, r1); return;
+    case RP_OP_RMS_NORM: ops->rms_norm(&step->p.rms_norm, x, w, w, y, w, rows); return;
+    case RP_OP_GATE:
+        ops->gate(step->p.gate.activation, gate_rows(step, f, r0), width_of(f, step->in[1]),
+                  step->p.gate.one, x, w, w, y, w, rows);
+        return;
+    case RP_OP_GATED_NORM:
+        ops->gated_norm(&step->p.gate.norm, step->p.gate.activation, gate_rows(step, f, r0),
+                        width_of(f, step->in[1]), x, w, w, y, w, rows);
+        return;
+    case RP_OP_GDN_GATES:
+        ops->gdn_gates(&step->p.gdn_gates, x, width_of(f, step->in[0]), y, w, rows);
+        return;
+    case RP_OP_EXPERTS: rp_step_experts(step, f, r0, r1); return;
     default: assert(0 && "a step that does not work by row"); return;
     }
 }
@@ -344,7 +362,15 @@ static void act_features(const struct rp_step *step, const struct rp_frame *f, s
         n ? rp_frame_row(f, step->in[1], first) : NULL, n, rp_frame_row(f, step->out, seq));
 }
 
-void rp_step_task(const struct rp_step *step, const struct rp_frame *f, size_t t, size_t heads)
+/* Task t of a convolution. */
+static void convolve(const struct rp_step *step, const struct rp_frame *f, size_t t, size_t rows)
+{
+    const size_t end = (t + 1) * rows, all = f->run->live.tokens;
+    rp_step_convolve(step, f, t * rows, end < all ? end : all);
+}
+
+void rp_step_task(const struct rp_step *step, const struct rp_frame *f, size_t t,
+                  const struct rp_phase *phase)
 {
     const int32_t *cu = f->run->batch->cu;
     switch (step->op) {
@@ -352,7 +378,7 @@ void rp_step_task(const struct rp_step *step, const struct rp_frame *f, size_t t
         if (step->read == RP_READ_ALL)
             attend_block(step, f, t);
         else
-            attend_reads(step, f, t, heads);
+            attend_reads(step, f, t, phase->heads);
         return;
     case RP_OP_POOL:
         f->run->plan->ops->pool(step->p.pooling, rp_frame_row(f, step->in[0], (size_t)cu[t]),
@@ -361,6 +387,8 @@ void rp_step_task(const struct rp_step *step, const struct rp_frame *f, size_t t
         return;
     case RP_OP_GATHER_MARKERS: gather_marker(step, f, t); return;
     case RP_OP_ACT_FEATURES: act_features(step, f, t); return;
+    case RP_OP_CONV: convolve(step, f, t, phase->conv_rows); return;
+    case RP_OP_GDN: rp_step_gdn(step, f, t, phase->columns); return;
     default: assert(0 && "a step that works by row"); return;
     }
 }

@@ -248,12 +248,33 @@ static bool is_packed(enum rp_weight_form form)
     return form == RP_FORM_PACKED || form == RP_FORM_INT8;
 }
 
+/* Whether rows are widened to f32 beside the bytes of the file before they take their form. */
+static bool is_rearranged(enum rp_weight_form form)
+{
+    return is_packed(form) || form == RP_FORM_COLUMNS;
+}
+
+/* Column c of the rows goes where column c of the whole is. */
+static rp_status transpose_rows(struct conversion *c, size_t r0, size_t r1, unsigned char *raw,
+                                rp_error *err)
+{
+    const struct rp_weight_entry *e = c->e;
+    float *widened = (float *)(void *)(raw + c->widened_at), *to = c->dst;
+    RP_TRY(read_f32(e, r0, r1, raw, widened, err));
+    for (size_t column = 0; column < e->cols; column++)
+        for (size_t r = r0; r < r1; r++)
+            to[column * e->rows + r] = widened[(r - r0) * e->cols + column];
+    return RP_OK;
+}
+
 static rp_status convert_rows(struct conversion *c, size_t r0, size_t r1, int worker, rp_error *err)
 {
     const struct rp_weight_entry *e = c->e;
     unsigned char *raw = c->buffers + (size_t)worker * c->buffer_bytes;
     if (is_packed(c->form))
         return pack_rows(c, r0, r1, raw, err);
+    if (c->form == RP_FORM_COLUMNS)
+        return transpose_rows(c, r0, r1, raw, err);
     if (c->form == RP_FORM_VECTOR || e->table_dtype == RP_DTYPE_F32)
         return read_f32(e, r0, r1, raw, (float *)c->dst + r0 * e->cols, err);
     const size_t row_bytes = e->cols * dtype_bytes(e->table_dtype);
@@ -310,7 +331,7 @@ static rp_status convert(struct conversion *c, size_t bytes, rp_pool *pool, rp_e
     const size_t row_floats = c->rows_per_task * e->cols;
     const size_t workers = (size_t)rp_pool_threads(pool);
     c->widened_at = rp_round_up(row_floats * sizeof(float), RP_CACHE_LINE);
-    c->buffer_bytes = is_packed(c->form) ? 2 * c->widened_at : c->widened_at;
+    c->buffer_bytes = is_rearranged(c->form) ? 2 * c->widened_at : c->widened_at;
     c->dst = rp_aligned_alloc(bytes);
     c->buffers = rp_aligned_alloc(workers * c->buffer_bytes);
     rp_status status;

@@ -8,6 +8,7 @@
  *     INT8 GEMM's w      the same in INT8 (qgemm/qgemm.h)          qgemm
  *     embedding table    the file's own type, row-major            embed, which widens rows
  *     vector, rel. bias  f32, row-major                            norms, epilogues
+ *     convolution's w    f32, column by column                     conv
  *
  * One lock guards the forms.  A plan takes plain pointers to forms, which never move once made.
  */
@@ -19,7 +20,14 @@
 #include <rankplan/graph.h>
 #include <rankplan/machine.h>
 
-enum rp_weight_form { RP_FORM_PACKED, RP_FORM_INT8, RP_FORM_TABLE, RP_FORM_VECTOR, RP_FORM_COUNT };
+enum rp_weight_form {
+    RP_FORM_PACKED,
+    RP_FORM_INT8,
+    RP_FORM_TABLE,
+    RP_FORM_VECTOR,
+    RP_FORM_COLUMNS,
+    RP_FORM_COUNT
+};
 
 struct rp_weight_entry {
     char *name;

@@ -135,9 +135,9 @@ RP_API void rp_batch_init(rp_batch *batch);
  * and a sequence's result is that of its last row.  Any thread; does not allocate. */
 RP_API bool rp_graph_is_causal(const rp_graph *graph);
 
-/* Floating-point operations of a batch: two for each multiply-add of its products and of
- * attention's, over the rows that the plan computes of it.  The batch's cu (and mcu) must be in
- * order. */
+/* Floating-point operations of a batch: two for each multiply-add of its products, attention,
+ * convolutions and delta rules, over the rows that the plan computes of it.  The batch's cu (and
+ * mcu) must be in order. */
 RP_API uint64_t rp_plan_flops(const rp_plan *plan, const rp_batch *batch);
 
 /* ---- sessions ---------------------------------------------------------------------------------

@@ -26,6 +26,8 @@ struct cli_options {
     bool quiet;
     const char *format;
     const char *query;
+    const char *instruction;
+    bool no_prefix_reuse;
     size_t top_n; /* SIZE_MAX: all */
     rp_bucket bucket;
     bool has_bucket;

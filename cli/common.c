@@ -230,6 +230,8 @@ rp_status cli_open_ranker(struct cli *cli, struct cli_model *out)
     options.pool = cli->pool;
     options.isa = cli->isa;
     options.max_length = cli->o.max_length;
+    options.instruction = cli->o.instruction;
+    options.no_prefix_reuse = cli->o.no_prefix_reuse;
     if (!cli->o.quiet && isatty(STDERR_FILENO))
         options.progress = show_progress;
     if (status == RP_OK)

@@ -11,6 +11,17 @@ static void print_question_types(const struct cli_model *m)
     }
 }
 
+/* A chat template that is not known is no failure here: such a model runs ids. */
+static void print_prompt(const struct cli_model *m)
+{
+    const rp_pair_prompt *prompt = NULL;
+    rp_error err;
+    if (rp_model_pair_prompt(m->model, &prompt, &err) != RP_OK)
+        printf("prompt        not known: it ranks no texts (%s)\n", err.message);
+    else if (prompt)
+        printf("prompt        Qwen3-Reranker's; instruction: %s\n", prompt->instruction);
+}
+
 static void print_model(const struct cli_model *m)
 {
     static const char *const activations[] = {"identity", "gelu", "gelu_tanh", "relu",
@@ -35,6 +46,7 @@ static void print_model(const struct cli_model *m)
         printf("labels        %zu, activation %s\n", i->n_labels, activations[i->score_activation]);
     for (size_t k = 0; i->task == RP_TASK_CLASSIFY && rp_model_label(m->model, k); k++)
         printf("label %zu       %s\n", k, rp_model_label(m->model, k));
+    print_prompt(m);
     printf("parameters    %llu\n", (unsigned long long)i->n_parameters);
     printf("weights       %llu bytes in memory, %s\n",
            (unsigned long long)rp_weights_bytes(rp_model_weights(m->model)),

@@ -57,11 +57,13 @@ const struct cli_command cli_commands[] = {
      "  rankplan embed MODEL texts.txt --format npy > vectors.npy\n",
      CLI_TAKES_MODEL_AND_FILE, cli_embed},
     {"rerank", "MODEL --query Q [FILE|-]", "lines of text in the order of their fit to a query",
-     "query top-n ",
+     "query instruction no-prefix-reuse top-n ",
      "Reads a document a line and prints {\"index\",\"score\",\"truncated\",\"text\"} for each, "
      "best first: a\n"
      "cross-encoder's score, or the similarity of the vectors when MODEL is an embedder.\n\n"
      "  --query Q         the query\n"
+     "  --instruction I   what a generative reranker is to judge by (default: the model's own)\n"
+     "  --no-prefix-reuse run the prompt and the query again for each line: slower, same scores\n"
      "  --top-n N         only the best N\n\n"
      "  rankplan rerank examples/models/apt-bert-tiny --query 'web server' packages.txt --top-n "
      "5\n",
@@ -106,19 +108,21 @@ const struct cli_command cli_commands[] = {
      "  --no-prune        also the rows that nothing reads\n\n"
      "  rankplan check examples/models/apt-bert-tiny\n",
      CLI_TAKES_MODEL, cli_check},
-    {"digest", "MODEL [FILE|-]", "a hash of every step's result", "query cases no-fuse no-prune ",
+    {"digest", "MODEL [FILE|-]", "a hash of every step's result",
+     "query instruction cases no-fuse no-prune ",
      "Runs the lines of text as one batch and prints for each step: index, name, kind, rows x "
      "width, XXH3 of\n"
      "the result; last the hash of them all.  Equal on every machine, so two runs compare with "
      "diff.\n\n"
      "  --query Q         each line as a pair with this query before it\n"
+     "  --instruction I   with --query: what a generative reranker is to judge by\n"
      "  --cases FILE      the ids of a cases.safetensors instead of text\n"
      "  --no-fuse         without fused steps (which have hashes of their own)\n"
      "  --no-prune        also the rows that nothing reads\n\n"
      "  rankplan digest MODEL texts.txt > here.txt; diff here.txt there.txt\n",
      CLI_TAKES_MODEL_AND_FILE, cli_digest},
     {"dump", "MODEL [FILE|-] -o DIR", "every step's result as a .npy file",
-     "output filter stats-only query cases no-fuse no-prune ",
+     "output filter stats-only query instruction cases no-fuse no-prune ",
      "Runs the lines of text as one batch and writes the result of each step into the folder DIR, "
      "as\n"
      "0007_layers.0.ffn.down.npy (f32, the rows that the batch has) and index.json (hash, shape, "
@@ -128,6 +132,7 @@ const struct cli_command cli_commands[] = {
      "  --filter GLOB     only the steps whose name fits, e.g. 'layers.3.*'\n"
      "  --stats-only      the index alone\n"
      "  --query Q         each line as a pair with this query before it\n"
+     "  --instruction I   with --query: what a generative reranker is to judge by\n"
      "  --cases FILE      the ids of a cases.safetensors instead of text\n"
      "  --no-fuse         without fused steps\n"
      "  --no-prune        also the rows that nothing reads\n\n"
@@ -149,7 +154,7 @@ const struct cli_command cli_commands[] = {
      "  rankplan compare here there\n",
      CLI_TAKES_TWO_PATHS, cli_compare},
     {"quantize", "MODEL --calibrate FILE -o OUT", "smoothing factors for int8 from your texts",
-     "calibrate output query ",
+     "calibrate output query instruction ",
      "Runs the lines of a file in FP32 and writes the smoothing factors that they give.  int8 "
      "takes "
      "them from\n"
@@ -157,26 +162,30 @@ const struct cli_command cli_commands[] = {
      "load.\n\n"
      "  --calibrate FILE  a text a line; some hundred are plenty\n"
      "  -o, --output OUT  the file\n"
-     "  --query Q         each line as a pair with this query before it\n\n"
+     "  --query Q         each line as a pair with this query before it\n"
+     "  --instruction I   with --query: what a generative reranker is to judge by\n\n"
      "  rankplan quantize MODEL --calibrate texts.txt -o MODEL/rankplan-int8.json\n",
      CLI_TAKES_MODEL, cli_quantize},
-    {"compare-precision", "MODEL [FILE|-]", "what int8 costs on your texts", "query json ",
+    {"compare-precision", "MODEL [FILE|-]", "what int8 costs on your texts",
+     "query instruction json ",
      "Runs a text a line in FP32 and in INT8 and prints how far the results are apart: cosines of "
      "vectors, the\n"
      "largest change of a similarity (with --query: of a score), how far rankings agree (each text "
      "as query for\n"
      "the others, or the one query), and the steps that lose most.\n\n"
      "  --query Q         scores of (query, line)\n"
+     "  --instruction I   with --query: what a generative reranker is to judge by\n"
      "  --json            the same for programs, all steps\n\n"
      "  rankplan compare-precision MODEL texts.txt\n",
      CLI_TAKES_MODEL_AND_FILE, cli_compare_precision},
     {"profile", "MODEL [FILE|-]", "where the milliseconds go",
-     "query cases json csv trace no-fuse no-prune ",
+     "query instruction cases json csv trace no-fuse no-prune ",
      "Runs the lines of text as one batch 20 times and prints for each step, and each kind of "
      "step, its time, its\n"
      "share of all threads' time, its speed and its share of this machine's peak, the largest "
      "first.\n\n"
      "  --query Q         each line as a pair with this query before it\n"
+     "  --instruction I   with --query: what a generative reranker is to judge by\n"
      "  --cases FILE      the ids of a cases.safetensors instead of text\n"
      "  --json, --csv     the same for programs\n"
      "  --trace FILE      also a timeline, a track per thread, that Perfetto and chrome://tracing "
@@ -210,6 +219,8 @@ enum {
     OPT_HELP,
     OPT_FORMAT,
     OPT_QUERY,
+    OPT_INSTRUCTION,
+    OPT_NO_PREFIX_REUSE,
     OPT_TOP_N,
     OPT_BUCKET,
     OPT_CASES,
@@ -245,6 +256,8 @@ static const struct option long_options[] = {
     {"help", no_argument, NULL, OPT_HELP},
     {"format", required_argument, NULL, OPT_FORMAT},
     {"query", required_argument, NULL, OPT_QUERY},
+    {"instruction", required_argument, NULL, OPT_INSTRUCTION},
+    {"no-prefix-reuse", no_argument, NULL, OPT_NO_PREFIX_REUSE},
     {"top-n", required_argument, NULL, OPT_TOP_N},
     {"bucket", required_argument, NULL, OPT_BUCKET},
     {"cases", required_argument, NULL, OPT_CASES},
@@ -381,6 +394,8 @@ static int set_option(struct cli_options *o, int option, const char *value)
             return bad_value(option, value, "jsonl or npy");
         return CLI_OK;
     case OPT_QUERY: o->query = value; return CLI_OK;
+    case OPT_INSTRUCTION: o->instruction = value; return CLI_OK;
+    case OPT_NO_PREFIX_REUSE: o->no_prefix_reuse = true; return CLI_OK;
     case OPT_TOP_N:
         return whole(value, SIZE_MAX, &o->top_n) ? CLI_OK : bad_value(option, value, "a number");
     case OPT_BUCKET:
@@ -533,6 +548,9 @@ int cli_parse(int argc, char **argv, struct cli *cli, const struct cli_command *
     }
     if (code == CLI_OK)
         code = take_arguments(argc, argv, cli, c);
+    if (code == CLI_OK && cli->o.instruction && !cli->o.query)
+        code = cli_complain(CLI_USAGE, "--instruction goes with --query; see rankplan %s --help",
+                            c->name);
     if (code == CLI_OK)
         *command = c;
     return code;

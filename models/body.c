@@ -30,7 +30,7 @@ rp_status rp_body_split_heads(const struct rp_config *config, const char *hidden
     return RP_OK;
 }
 
-rp_status rp_body_configure(const struct rp_config *config, struct rp_body *body, rp_error *err)
+rp_status rp_body_sizes(const struct rp_config *config, struct rp_body *body, rp_error *err)
 {
     const struct {
         const char *key;
@@ -45,6 +45,12 @@ rp_status rp_body_configure(const struct rp_config *config, struct rp_body *body
     };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         RP_TRY(rp_config_size(config, sizes[i].key, RP_JSON_REQUIRED, sizes[i].value, err));
+    return RP_OK;
+}
+
+rp_status rp_body_configure(const struct rp_config *config, struct rp_body *body, rp_error *err)
+{
+    RP_TRY(rp_body_sizes(config, body, err));
     RP_TRY(rp_body_split_heads(config, "hidden_size", "num_attention_heads", body, err));
     int64_t kv_heads = body->heads;
     RP_TRY(rp_config_size(config, "num_key_value_heads", RP_JSON_OPTIONAL, &kv_heads, err));

@@ -22,6 +22,11 @@ struct rp_body {
 RP_CHECKED rp_status rp_body_configure(const struct rp_config *config, struct rp_body *body,
                                        rp_error *err);
 
+/* Reads vocab_size, hidden_size, num_hidden_layers, num_attention_heads, intermediate_size and
+ * max_position_embeddings alone. */
+RP_CHECKED rp_status rp_body_sizes(const struct rp_config *config, struct rp_body *body,
+                                   rp_error *err);
+
 /* heads divides hidden, or config.json states head_dim. */
 RP_CHECKED rp_status rp_body_split_heads(const struct rp_config *config, const char *hidden_key,
                                          const char *heads_key, struct rp_body *body,

@@ -1,7 +1,11 @@
 /* See build.h. */
 #include "models/build.h"
 
+#include "ops/ops.h"
 #include "pool/error.h"
+#include "pool/memory.h"
+
+#include <rankplan/machine.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,10 +13,15 @@
 
 #define NAME_BYTES 256
 
+struct stretch {
+    const struct rp_st_tensor *tensor;
+    uint64_t offset, bytes;
+};
+
 struct rp_build_part {
     struct rp_build_part *next;
     size_t n;
-    const struct rp_st_tensor *tensors[RP_BUILD_MAX_JOINED];
+    struct stretch stretches[];
 };
 
 struct rp_build rp_build_init(rp_graph *graph, rp_weights *weights, struct rp_tensors *tensors)
@@ -133,29 +142,66 @@ static const struct rp_st_tensor *take(struct rp_build *build, const char *name,
 /* ---- weights ----------------------------------------------------------------------------------
  */
 
-static rp_status read_tensor(void *context, uint64_t offset, void *dst, size_t n, rp_error *err)
-{
-    return rp_st_read(context, offset, dst, n, err);
-}
-
-/* The joined vectors as one run of bytes. */
-static rp_status read_joined(void *context, uint64_t offset, void *dst, size_t n, rp_error *err)
+/* The stretches as one run of bytes. */
+static rp_status read_run(void *context, uint64_t offset, void *dst, size_t n, rp_error *err)
 {
     const struct rp_build_part *part = context;
     for (size_t i = 0; i < part->n && n > 0; i++) {
-        const struct rp_st_tensor *t = part->tensors[i];
-        const uint64_t bytes = t->end - t->begin;
-        if (offset >= bytes) {
-            offset -= bytes;
+        const struct stretch *s = &part->stretches[i];
+        if (offset >= s->bytes) {
+            offset -= s->bytes;
             continue;
         }
-        const size_t take_n = n < bytes - offset ? n : (size_t)(bytes - offset);
-        RP_TRY(rp_st_read(t, offset, dst, take_n, err));
+        const size_t take_n = n < s->bytes - offset ? n : (size_t)(s->bytes - offset);
+        RP_TRY(rp_st_read(s->tensor, s->offset + offset, dst, take_n, err));
         dst = (char *)dst + take_n;
         n -= take_n;
         offset = 0;
     }
     return n == 0 ? RP_OK : rp_fail(err, RP_ERR_INVALID, "%zu bytes beyond the joined tensors", n);
+}
+
+#define DIFFERENCE_BLOCK 256
+
+/* The first stretch less the second, where there is one, as f32; both are rows of one tensor. */
+static rp_status read_difference(void *context, uint64_t offset, void *dst, size_t n, rp_error *err)
+{
+    const struct rp_build_part *part = context;
+    const struct rp_ops *ops = rp_ops_select(RP_ISA_SCALAR);
+    float *to = dst;
+    rp_dtype dtype = RP_DTYPE_F32;
+    to_dtype(part->stretches[0].tensor->type, &dtype);
+    const size_t width = dtype == RP_DTYPE_F32 ? 4 : 2;
+    uint64_t column = offset / sizeof *to;
+    for (size_t left = n / sizeof *to, block; left > 0; left -= block, column += block) {
+        float raw[DIFFERENCE_BLOCK], x[2][DIFFERENCE_BLOCK];
+        block = left < DIFFERENCE_BLOCK ? left : DIFFERENCE_BLOCK;
+        for (size_t i = 0; i < part->n; i++) {
+            const struct stretch *s = &part->stretches[i];
+            RP_TRY(rp_st_read(s->tensor, s->offset + column * width, raw, block * width, err));
+            ops->widen(dtype, raw, x[i], block);
+        }
+        for (size_t j = 0; j < block; j++)
+            *to++ = part->n > 1 ? x[0][j] - x[1][j] : x[0][j];
+    }
+    return RP_OK;
+}
+
+/* Room for n stretches; the build owns it.  NULL with the reason kept. */
+static struct rp_build_part *new_part(struct rp_build *build, const char *name, size_t n)
+{
+    struct rp_build_part *part = NULL;
+    size_t bytes;
+    rp_error err;
+    if (rp_mul_ok(n, sizeof *part->stretches, &bytes) && rp_add_ok(bytes, sizeof *part, &bytes))
+        part = calloc(1, bytes);
+    if (!part) {
+        rp_build_fail(build, rp_fail(&err, RP_ERR_NOMEM, "weight %s: no memory", name), &err);
+        return NULL;
+    }
+    part->next = build->parts;
+    build->parts = part;
+    return part;
 }
 
 static rp_weight add(struct rp_build *build, const char *name, uint64_t cols, size_t n_parts,
@@ -172,22 +218,56 @@ static rp_weight add(struct rp_build *build, const char *name, uint64_t cols, si
     return w;
 }
 
+/* How many stretches of rows are asked for, and of how many rows each. */
+static uint64_t times_of(const struct rp_build_rows *r)
+{
+    return r->times > 0 ? r->times : 1;
+}
+
+static uint64_t rows_of(const struct rp_build_rows *r)
+{
+    return r->n > 0 ? r->n : r->rows * (r->inner > 0 ? r->inner : 1);
+}
+
+/* Appends the stretches of the rows, whose tensor is known to have them. */
+static void add_stretches(struct rp_build_part *part, const struct rp_st_tensor *t,
+                          const struct rp_build_rows *r, uint64_t row_bytes)
+{
+    for (uint64_t i = 0; i < times_of(r); i++)
+        part->stretches[part->n++] =
+            (struct stretch){t, (r->first + i * r->step) * row_bytes, rows_of(r) * row_bytes};
+}
+
+rp_weight rp_build_stack(struct rp_build *build, const char *name, size_t count,
+                         const struct rp_build_rows *rows, uint64_t cols)
+{
+    rp_weight_part parts[RP_BUILD_MAX_JOINED];
+    bool all = true;
+    for (size_t i = 0; i < count; i++) {
+        const struct rp_build_rows *r = &rows[i];
+        const uint64_t dims[3] = {r->rows, r->inner > 0 ? r->inner : cols, cols};
+        rp_dtype dtype = RP_DTYPE_F32;
+        const struct rp_st_tensor *t = take(build, r->tensor, r->inner > 0 ? 3 : 2, dims, &dtype);
+        struct rp_build_part *part = t ? new_part(build, name, (size_t)times_of(r)) : NULL;
+        all = all && part;
+        if (!part)
+            continue;
+        add_stretches(part, t, r, cols * rp_st_type_bits(t->type) / 8);
+        parts[i] = (rp_weight_part){.rows = (size_t)(rows_of(r) * times_of(r)),
+                                    .dtype = dtype,
+                                    .read = read_run,
+                                    .context = part};
+    }
+    return all ? add(build, name, cols, count, parts) : -1;
+}
+
 rp_weight rp_build_matrices(struct rp_build *build, const char *name, size_t count,
                             const char *const *tensors, uint64_t rows, uint64_t cols)
 {
-    rp_weight_part parts[RP_BUILD_MAX_JOINED];
-    const uint64_t dims[2] = {rows, cols};
-    bool all = true;
-    for (size_t i = 0; i < count; i++) {
-        rp_dtype dtype = RP_DTYPE_F32;
-        const struct rp_st_tensor *t = take(build, tensors[i], 2, dims, &dtype);
-        parts[i] = (rp_weight_part){.rows = (size_t)rows,
-                                    .dtype = dtype,
-                                    .read = read_tensor,
-                                    .context = (void *)(uintptr_t)t};
-        all = all && t;
-    }
-    return all ? add(build, name, cols, count, parts) : -1;
+    struct rp_build_rows list[RP_BUILD_MAX_JOINED];
+    for (size_t i = 0; i < count; i++)
+        list[i] = (struct rp_build_rows){.tensor = tensors[i], .rows = rows};
+    return rp_build_stack(build, name, count, list, cols);
 }
 
 rp_weight rp_build_matrix(struct rp_build *build, const char *name, const char *tensor,
@@ -196,38 +276,68 @@ rp_weight rp_build_matrix(struct rp_build *build, const char *name, const char *
     return rp_build_matrices(build, name, 1, &tensor, rows, cols);
 }
 
-/* One row made of several tensors is one part with a reader of its own; parts of a weight lie under
- * each other.  A part has one type, so theirs must agree. */
-rp_weight rp_build_vectors(struct rp_build *build, const char *name, size_t count,
-                           const char *const *tensors, uint64_t n)
+/* One row made of several tensors is one part; parts of a weight lie under each other.  A part has
+ * one type, so theirs must agree. */
+rp_weight rp_build_row(struct rp_build *build, const char *name, size_t count,
+                       const struct rp_build_rows *elements)
 {
-    struct rp_build_part *part = calloc(1, sizeof *part);
-    rp_error err;
-    if (!part) {
-        rp_build_fail(build, rp_fail(&err, RP_ERR_NOMEM, "weight %s: no memory", name), &err);
-        return -1;
-    }
-    part->next = build->parts;
-    build->parts = part;
+    const struct rp_st_tensor *tensors[RP_BUILD_MAX_JOINED];
     rp_dtype dtype = RP_DTYPE_F32, first = RP_DTYPE_F32;
+    size_t n_stretches = 0, n_found = 0;
+    uint64_t cols = 0;
+    rp_error err;
     for (size_t i = 0; i < count; i++) {
-        const struct rp_st_tensor *t = take(build, tensors[i], 1, &n, &dtype);
-        if (t && part->n > 0 && dtype != first) {
+        const struct rp_st_tensor *t =
+            take(build, elements[i].tensor, 1, &elements[i].rows, &dtype);
+        if (t && n_found > 0 && dtype != first) {
             rp_build_fail(build,
                           rp_fail(&err, RP_ERR_UNSUPPORTED,
                                   "%s: tensors \"%s\" and \"%s\" are of two types, %s and %s",
-                                  t->file->path, part->tensors[0]->name, t->name,
-                                  rp_st_type_name(part->tensors[0]->type),
-                                  rp_st_type_name(t->type)),
+                                  t->file->path, tensors[0]->name, t->name,
+                                  rp_st_type_name(tensors[0]->type), rp_st_type_name(t->type)),
                           &err);
             return -1;
         }
-        if (t)
-            part->tensors[part->n++] = t;
-        first = part->n == 1 ? dtype : first;
+        if (!t)
+            continue;
+        tensors[n_found++] = t;
+        first = n_found == 1 ? dtype : first;
+        n_stretches += (size_t)times_of(&elements[i]);
+        cols += rows_of(&elements[i]) * times_of(&elements[i]);
     }
-    const rp_weight_part one = {.rows = 1, .dtype = first, .read = read_joined, .context = part};
-    return part->n == count ? add(build, name, n * count, 1, &one) : -1;
+    struct rp_build_part *part = n_found == count ? new_part(build, name, n_stretches) : NULL;
+    if (!part)
+        return -1;
+    for (size_t i = 0; i < count; i++)
+        add_stretches(part, tensors[i], &elements[i], rp_st_type_bits(tensors[i]->type) / 8);
+    const rp_weight_part one = {.rows = 1, .dtype = first, .read = read_run, .context = part};
+    return add(build, name, cols, 1, &one);
+}
+
+rp_weight rp_build_vectors(struct rp_build *build, const char *name, size_t count,
+                           const char *const *tensors, uint64_t n)
+{
+    struct rp_build_rows list[RP_BUILD_MAX_JOINED];
+    for (size_t i = 0; i < count; i++)
+        list[i] = (struct rp_build_rows){.tensor = tensors[i], .rows = n};
+    return rp_build_row(build, name, count, list);
+}
+
+rp_weight rp_build_difference(struct rp_build *build, const char *name, const char *tensor,
+                              uint64_t rows, uint64_t cols, int64_t plus, int64_t minus)
+{
+    const uint64_t dims[2] = {rows, cols};
+    rp_dtype dtype = RP_DTYPE_F32;
+    const struct rp_st_tensor *t = take(build, tensor, 2, dims, &dtype);
+    struct rp_build_part *part = t ? new_part(build, name, 2) : NULL;
+    if (!part)
+        return -1;
+    const uint64_t row_bytes = cols * rp_st_type_bits(t->type) / 8;
+    part->stretches[part->n++] = (struct stretch){t, (uint64_t)plus * row_bytes, row_bytes};
+    if (minus >= 0)
+        part->stretches[part->n++] = (struct stretch){t, (uint64_t)minus * row_bytes, row_bytes};
+    const rp_weight_part one = {.rows = 1, .read = read_difference, .context = part};
+    return add(build, name, cols, 1, &one);
 }
 
 rp_weight rp_build_vector(struct rp_build *build, const char *name, const char *tensor, uint64_t n)

@@ -18,7 +18,7 @@
 
 #include <rankplan/graph.h>
 
-struct rp_build_part; /* several tensors read as one vector */
+struct rp_build_part; /* stretches of tensors read as one run of bytes */
 
 struct rp_build {
     rp_graph *graph;
@@ -52,11 +52,33 @@ rp_weight rp_build_matrix(struct rp_build *build, const char *name, const char *
 rp_weight rp_build_vector(struct rp_build *build, const char *name, const char *tensor, uint64_t n);
 
 /* Several matrices [rows, cols] under each other; several vectors [n] one after the other. */
-#define RP_BUILD_MAX_JOINED 3
+#define RP_BUILD_MAX_JOINED 8
 rp_weight rp_build_matrices(struct rp_build *build, const char *name, size_t count,
                             const char *const *tensors, uint64_t rows, uint64_t cols);
 rp_weight rp_build_vectors(struct rp_build *build, const char *name, size_t count,
                            const char *const *tensors, uint64_t n);
+
+/* Rows of a tensor [rows, cols], or of a tensor [rows, inner, cols] whose first two dimensions then
+ * count as one.  n of them from `first` on, again from first + step on, and so `times` times: heads
+ * that lie between others' are brought together without a copy of the tensor.  n 0: all rows. */
+struct rp_build_rows {
+    const char *tensor;
+    uint64_t rows, inner;           /* inner 0: the tensor has two dimensions */
+    uint64_t first, n, step, times; /* times 0: once */
+};
+
+/* Rows of up to RP_BUILD_MAX_JOINED tensors under each other. */
+rp_weight rp_build_stack(struct rp_build *build, const char *name, size_t count,
+                         const struct rp_build_rows *rows, uint64_t cols);
+
+/* Elements of vectors one after the other; a "row" is an element, and inner is 0. */
+rp_weight rp_build_row(struct rp_build *build, const char *name, size_t count,
+                       const struct rp_build_rows *elements);
+
+/* [1, cols]: row `plus` of a tensor [rows, cols] less row `minus`, one subtraction in f32 an
+ * element; minus -1: row `plus` alone. */
+rp_weight rp_build_difference(struct rp_build *build, const char *name, const char *tensor,
+                              uint64_t rows, uint64_t cols, int64_t plus, int64_t minus);
 
 /* A linear layer: weights STEP.weight and STEP.bias from TENSOR.weight and TENSOR.bias, and its
  * GEMM. */

@@ -4,6 +4,7 @@
 #include "models/file.h"
 #include "pool/error.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -174,15 +175,15 @@ static const char *const harmless[] = {
     "pad_token_id",
 };
 
-rp_status rp_config_note_unknown(const struct rp_config *config, struct rp_notes *notes,
-                                 rp_error *err)
+static rp_status note_unknown(const struct rp_json *json, const char *where, struct rp_notes *notes,
+                              rp_error *err)
 {
     struct rp_name_list names = {0};
     const char *key;
     json_t *value;
-    json_object_foreach(config->json.object, key, value)
+    json_object_foreach(json->object, key, value)
     {
-        bool known = json_object_get(config->json.seen, key) != NULL;
+        bool known = json_object_get(json->seen, key) != NULL;
         for (size_t i = 0; i < sizeof harmless / sizeof *harmless && !known; i++)
             known = strcmp(harmless[i], key) == 0;
         if (!known)
@@ -190,8 +191,18 @@ rp_status rp_config_note_unknown(const struct rp_config *config, struct rp_notes
     }
     if (names.n == 0)
         return RP_OK;
-    return rp_notes_add(notes, err, "config.json: keys that are not known and were ignored: %s",
+    return rp_notes_add(notes, err, "%s: keys that are not known and were ignored: %s", where,
                         rp_name_list_text(&names));
+}
+
+rp_status rp_config_note_unknown(const struct rp_config *config, struct rp_notes *notes,
+                                 rp_error *err)
+{
+    RP_TRY(note_unknown(&config->json, "config.json", notes, err));
+    /* Of a family that does not read it, text_config is itself a key that is not known. */
+    return json_object_size(config->text.seen) == 0
+               ? RP_OK
+               : note_unknown(&config->text, "config.json: text_config", notes, err);
 }
 
 /* ---- the file ---------------------------------------------------------------------------------
@@ -212,6 +223,23 @@ static rp_status read_architecture(struct rp_config *config, rp_error *err)
     return RP_OK;
 }
 
+static rp_status open_text(struct rp_config *config, rp_error *err)
+{
+    static const char key[] = "text_config";
+    json_t *text = json_object_get(config->json.object, key);
+    if (!json_is_object(text))
+        return RP_OK;
+    const size_t bytes = strlen(config->path) + sizeof ": " + sizeof key;
+    config->text_path = malloc(bytes);
+    config->text.seen = json_object();
+    if (!config->text_path || !config->text.seen)
+        return rp_fail(err, RP_ERR_NOMEM, "%s: no memory", config->path);
+    snprintf(config->text_path, bytes, "%s: %s", config->path, key);
+    config->text.file = config->text_path;
+    config->text.object = text;
+    return RP_OK;
+}
+
 rp_status rp_config_open(const char *folder, struct rp_config *out, rp_error *err)
 {
     struct rp_config config = {.path = rp_path_join(folder, "config.json")};
@@ -222,6 +250,8 @@ rp_status rp_config_open(const char *folder, struct rp_config *out, rp_error *er
         s = rp_json_string(&config.json, "model_type", RP_JSON_REQUIRED, &config.model_type, err);
     if (s == RP_OK)
         s = read_architecture(&config, err);
+    if (s == RP_OK)
+        s = open_text(&config, err);
     if (s != RP_OK) {
         rp_config_close(&config);
         return s;
@@ -232,6 +262,8 @@ rp_status rp_config_open(const char *folder, struct rp_config *out, rp_error *er
 
 void rp_config_close(struct rp_config *config)
 {
+    json_decref(config->text.seen);
+    free(config->text_path);
     rp_json_close(&config->json);
     free(config->path);
     *config = (struct rp_config){0};

@@ -19,6 +19,8 @@ struct rp_config {
     char *path;               /* of the file; json.file points here */
     const char *model_type;   /* belongs to json, as all strings here */
     const char *architecture; /* architectures[0]; "" when absent */
+    struct rp_json text;      /* text_config, where it is an object; else its object is NULL */
+    char *text_path;          /* "PATH: text_config", of its messages */
 };
 
 /* Reads FOLDER/config.json. */

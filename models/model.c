@@ -12,6 +12,7 @@
 #include "models/decision.h"
 #include "models/family.h"
 #include "models/folder.h"
+#include "models/prompt.h"
 #include "models/smoothing.h"
 #include "pool/error.h"
 #include "pool/fpenv.h"
@@ -28,6 +29,7 @@ struct rp_model {
     struct rp_folder folder; /* prompts, and the strings of info */
     struct rp_decision decision;
     struct rp_notes notes;
+    struct rp_prompt prompt;
     char *family, *architecture, *smoothing;
     char pooling[RP_POOLING_TEXT_BYTES];
     char **labels;
@@ -386,6 +388,19 @@ static rp_status build(struct load *l, rp_error *err)
                                                    : build_embedder(l, err);
 }
 
+/* Only what has one score ranks pairs. */
+static rp_status find_prompt(struct load *l, rp_error *err)
+{
+    static const char suffix[] = "ForCausalLM";
+    rp_model *model = l->model;
+    const size_t n = strlen(model->architecture), tail = sizeof suffix - 1;
+    if (model->info.task != RP_TASK_CLASSIFY || model->info.n_labels != 1)
+        return RP_OK;
+    const bool generative = n >= tail && strcmp(model->architecture + n - tail, suffix) == 0;
+    return rp_prompt_find(&model->folder, model->family, generative, &model->prompt, &model->notes,
+                          err);
+}
+
 static rp_status load_folder(struct load *l, const char *path, rp_error *err)
 {
     rp_model *model = l->model;
@@ -399,6 +414,7 @@ static rp_status load_folder(struct load *l, const char *path, rp_error *err)
     RP_TRY(rp_build_finish(&l->build, err));
     RP_TRY(name_hidden_states(l, err));
     RP_TRY(rp_build_note_unused(l->tensors, &model->notes, err));
+    RP_TRY(find_prompt(l, err));
     RP_TRY(prepare(l, err));
     if (l->options->precision != RP_PRECISION_FP32)
         RP_TRY(quantize(l, path, err));
@@ -512,6 +528,17 @@ const char *rp_model_prompt(const rp_model *model, const char *name)
         if (strcmp(f->prompt_names[i], wanted) == 0)
             return f->prompt_texts[i];
     return NULL;
+}
+
+rp_status rp_model_pair_prompt(const rp_model *model, const rp_pair_prompt **out, rp_error *err)
+{
+    if (model->prompt.foreign)
+        return rp_fail(err, RP_ERR_UNSUPPORTED,
+                       "%s: the folder's chat template is not Qwen3-Reranker's, the one prompt of "
+                       "generative rerankers that is known",
+                       model->architecture);
+    *out = model->prompt.there ? &model->prompt.pair : NULL;
+    return RP_OK;
 }
 
 const rp_graph *rp_model_graph(const rp_model *model)

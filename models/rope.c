@@ -355,8 +355,10 @@ void rp_rope_frequencies(const struct rp_rope_config *rope, int64_t head_dim, do
 rp_value rp_rope_build(struct rp_build *build, const char *step, rp_value x,
                        const struct rp_rope_config *rope, int64_t n_heads, int64_t head_dim)
 {
+    const int64_t turned_dims = rope->n_rotated > 0 ? rope->n_rotated : head_dim;
     rp_rope options = {.n_heads = (int32_t)n_heads,
                        .head_dim = (int32_t)head_dim,
+                       .n_rotated = (int32_t)rope->n_rotated,
                        .theta = rope->theta,
                        .scale = rope->scale == 1 ? 0 : rope->scale};
     rp_error err;
@@ -366,12 +368,12 @@ rp_value rp_rope_build(struct rp_build *build, const char *step, rp_value x,
      * made. */
     if (!rp_build_is_whole(build))
         return -1;
-    double *inv_freq = malloc((size_t)(head_dim / 2) * sizeof *inv_freq);
+    double *inv_freq = malloc((size_t)(turned_dims / 2) * sizeof *inv_freq);
     if (!inv_freq) {
         rp_build_fail(build, rp_fail(&err, RP_ERR_NOMEM, "%s: no memory", step), &err);
         return -1;
     }
-    rp_rope_frequencies(rope, head_dim, inv_freq);
+    rp_rope_frequencies(rope, turned_dims, inv_freq);
     options.inv_freq = inv_freq;
     const rp_value turned = rp_graph_rope(build->graph, step, x, &options);
     free(inv_freq);

@@ -30,6 +30,7 @@ struct rp_rope_config {
     double low_freq, high_freq;  /* llama3 */
     double beta_fast, beta_slow; /* yarn */
     double proportion;           /* proportional: of the pairs that are turned */
+    int64_t n_rotated;           /* the dims of a head that have frequencies; 0: all of them */
     const json_t *short_factor;  /* longrope: a list of head_dim / 2 numbers of config.json */
 };
 
@@ -47,7 +48,7 @@ RP_CHECKED rp_status rp_rope_read_theta(const struct rp_json *json, const char *
 RP_CHECKED rp_status rp_rope_read(const struct rp_json *json, double theta, int64_t positions,
                                   int64_t head_dim, struct rp_rope_config *out, rp_error *err);
 
-/* The frequencies of the head_dim / 2 pairs. */
+/* The frequencies of the pairs of head_dim dims. */
 void rp_rope_frequencies(const struct rp_rope_config *rope, int64_t head_dim, double *inv_freq);
 
 /* Appends the step that turns the first n_heads heads of x.  Failures go to the build. */

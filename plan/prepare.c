@@ -49,20 +49,6 @@ static rp_status check_parent(const rp_batch *b, size_t s, rp_error *err)
     return RP_OK;
 }
 
-/* What a step is, when its sequences cannot have parents; else NULL.  Of the gathers that lead to
- * the pooling of first rows, the last is the pooling itself. */
-static const char *takes_no_parents(const rp_plan *plan, const struct rp_step *step)
-{
-    if (step->op == RP_OP_ATTENTION && !step->p.attention.causal)
-        return "attention that is not causal";
-    if (step->op == RP_OP_POOL && step->p.pooling != RP_POOL_LAST)
-        return "pooling of other rows than the last";
-    if (step->op == RP_OP_GATHER && step->p.gather == RP_READ_FIRST &&
-        plan->slots[step->in[0]].rows == step->rows)
-        return "pooling of the first row";
-    return NULL;
-}
-
 static rp_status check_parents(const struct rp_run *run, rp_error *err)
 {
     const rp_batch *b = run->batch;
@@ -73,7 +59,7 @@ static rp_status check_parents(const struct rp_run *run, rp_error *err)
     }
     for (size_t s = 0; any && s < run->plan->n_steps; s++) {
         const struct rp_step *step = &run->plan->steps[s];
-        const char *what = takes_no_parents(run->plan, step);
+        const char *what = rp_step_refuses_parents(run->plan, step);
         if (what)
             return rp_fail(err, RP_ERR_UNSUPPORTED,
                            "op %zu (%s): sequences have parents, and %s "

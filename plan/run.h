@@ -71,6 +71,9 @@ static inline size_t rp_batch_rows_before(const rp_batch *batch, size_t seq)
     return parent < 0 ? 0 : (size_t)(batch->cu[parent + 1] - batch->cu[parent]);
 }
 
+/* What a step is, when its sequences cannot have parents; else NULL.  plan/parents.c */
+const char *rp_step_refuses_parents(const rp_plan *plan, const struct rp_step *step);
+
 /* Where a slot's rows are for one worker at one time. */
 struct rp_frame {
     const struct rp_run *run;
@@ -103,6 +106,10 @@ void rp_step_multiply(const struct rp_step *step, const struct rp_frame *frame,
  * product only columns of panels [p0, p1) of its own. */
 void rp_step_rows_joined(const struct rp_step *step, const struct rp_frame *frame, size_t r0,
                          size_t r1, size_t p0, size_t p1);
+
+/* plan/experts.c: rows [r0, r1) of a mixture of experts. */
+void rp_step_experts(const struct rp_step *step, const struct rp_frame *frame, size_t r0,
+                     size_t r1);
 
 /* Task t of a step that does not work by row; phase: its own. */
 void rp_step_task(const struct rp_step *step, const struct rp_frame *frame, size_t t,

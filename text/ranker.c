@@ -12,6 +12,8 @@
 #include "pool/error.h"
 #include "pool/fpenv.h"
 #include "pool/pool.h"
+#include "text/batches.h"
+#include "text/prompt.h"
 #include "text/similarity.h"
 
 #include <math.h>
@@ -26,6 +28,8 @@ struct rp_ranker {
     rp_ranker_options options;
     rp_model_info info;
     rp_session *session;
+    struct rp_prompt_ids prompt;
+    bool reuse; /* of what the texts of a request begin with */
     /* The last request's tokens, kept for the next one to reuse. */
     int32_t *ids, *type_ids, *cu;
     size_t cap_tokens, cap_seqs;
@@ -87,6 +91,9 @@ rp_status rp_ranker_create(const rp_model *model, const rp_tokenizer *tokenizer,
     if (r->options.max_length == 0)
         r->options.max_length = r->info.max_length;
     if (status == RP_OK)
+        status = rp_prompt_prepare(model, tokenizer, r->options.instruction, &r->prompt, err);
+    r->reuse = !r->options.no_prefix_reuse && rp_graph_is_causal(rp_model_graph(model));
+    if (status == RP_OK)
         status = make_session(r, err);
     if (status != RP_OK) {
         rp_ranker_destroy(r);
@@ -101,6 +108,7 @@ void rp_ranker_destroy(rp_ranker *r)
     if (!r)
         return;
     rp_session_destroy(r->session);
+    rp_prompt_free(&r->prompt);
     free(r->ids);
     free(r->type_ids);
     free(r->cu);
@@ -123,8 +131,9 @@ size_t rp_ranker_max_length(const rp_ranker *r)
 struct tokenizing {
     rp_ranker *ranker;
     rp_encode_options options;
-    const char *prompt; /* "" for none */
-    const rp_text_part *query;
+    rp_text_ref prompt; /* before each text; "" for none */
+    rp_text_part *query;
+    char *head; /* memory of the prompt, when it was made here */
     const rp_text_ref *texts;
     rp_encoding *encodings;
     const struct rp_stop *stop;
@@ -135,10 +144,10 @@ struct tokenizing {
 };
 
 /* The text with its prompt before it; the text itself when there is none. */
-static rp_status with_prompt(const char *prompt, rp_text_ref text, char **made, rp_text_ref *out,
+static rp_status with_prompt(rp_text_ref prompt, rp_text_ref text, char **made, rp_text_ref *out,
                              rp_error *err)
 {
-    const size_t n = strlen(prompt);
+    const size_t n = prompt.length;
     *made = NULL;
     *out = text;
     if (n == 0)
@@ -149,7 +158,7 @@ static rp_status with_prompt(const char *prompt, rp_text_ref text, char **made, 
     char *p = malloc(n + text.length + 1);
     if (!p)
         return rp_fail(err, RP_ERR_NOMEM, "no memory for a text of %zu bytes", n + text.length);
-    memcpy(p, prompt, n);
+    memcpy(p, prompt.data, n);
     if (text.length)
         memcpy(p + n, text.data, text.length);
     *made = p;
@@ -240,25 +249,34 @@ static rp_status make_room(rp_ranker *r, size_t tokens, size_t seqs, rp_error *e
     return RP_OK;
 }
 
-/* The encodings, one after the other, as a batch in the ranker's arrays. */
-static rp_status gather(rp_ranker *r, const rp_encoding *encodings, size_t n, rp_batch *out,
-                        rp_text_info *infos, rp_error *err)
+static int32_t put(rp_ranker *r, int32_t at, const rp_encoding *e)
 {
+    if (e->n) {
+        memcpy(r->ids + at, e->ids, e->n * sizeof *r->ids);
+        memcpy(r->type_ids + at, e->type_ids, e->n * sizeof *r->type_ids);
+    }
+    return at + (int32_t)e->n;
+}
+
+/* The encodings, one after the other, as a batch in the ranker's arrays; each between the two ends
+ * of a prompt. */
+static rp_status gather(rp_ranker *r, const rp_encoding *encodings, size_t n,
+                        const struct rp_prompt_ids *prompt, rp_batch *out, rp_text_info *infos,
+                        rp_error *err)
+{
+    const size_t n_around = rp_prompt_n_around(prompt);
     size_t tokens = 0;
     for (size_t i = 0; i < n; i++)
-        tokens += encodings[i].n;
+        tokens += n_around + encodings[i].n;
     RP_TRY(make_room(r, tokens, n, err));
     r->cu[0] = 0;
     for (size_t i = 0; i < n; i++) {
         const rp_encoding *e = &encodings[i];
-        if (e->n) {
-            memcpy(r->ids + r->cu[i], e->ids, e->n * sizeof *r->ids);
-            memcpy(r->type_ids + r->cu[i], e->type_ids, e->n * sizeof *r->type_ids);
-        }
-        r->cu[i + 1] = r->cu[i] + (int32_t)e->n;
+        r->cu[i + 1] = put(r, put(r, put(r, r->cu[i], &prompt->before), e), &prompt->after);
         if (infos)
-            infos[i] =
-                (rp_text_info){.tokens = e->n, .full_tokens = e->full_n, .truncated = e->truncated};
+            infos[i] = (rp_text_info){.tokens = n_around + e->n,
+                                      .full_tokens = n_around + e->full_n,
+                                      .truncated = e->truncated};
     }
     rp_batch_init(out);
     out->n_seqs = n;
@@ -268,97 +286,104 @@ static rp_status gather(rp_ranker *r, const rp_encoding *encodings, size_t n, rp
     return RP_OK;
 }
 
+/* A generative reranker's texts begin with the query.  What is too long for the model is taken from
+ * the document, which stands last; a query that leaves nothing of it is refused. */
+static rp_status prompt_query(struct tokenizing *job, rp_text_ref query, rp_error *err)
+{
+    const rp_ranker *r = job->ranker;
+    rp_text_part *part;
+    RP_TRY(rp_prompt_head(&r->prompt, query, &job->head, &job->prompt, err));
+    RP_TRY(rp_tokenizer_part(r->tokenizer, job->prompt.data, job->prompt.length, &job->options,
+                             &part, err));
+    const size_t n_around = rp_prompt_n_around(&r->prompt);
+    const size_t n =
+        n_around + rp_text_part_length(part) + rp_tokenizer_n_special(r->tokenizer, false);
+    rp_text_part_free(part);
+    if (n >= job->options.max_length)
+        return rp_fail(err, RP_ERR_LIMIT,
+                       "with the model's prompt it has %zu tokens, and texts are cut to %zu: "
+                       "nothing is left for a document",
+                       n, job->options.max_length);
+    job->options.max_length -= n_around;
+    return RP_OK;
+}
+
+static rp_status take_query(struct tokenizing *job, rp_text_ref query, rp_error *err)
+{
+    const rp_ranker *r = job->ranker;
+    rp_status status =
+        rp_tokenizer_part(r->tokenizer, query.data, query.length, &job->options, &job->query, err);
+    if (status == RP_OK && r->prompt.form) {
+        rp_text_part_free(job->query); /* it was looked at for the message alone */
+        job->query = NULL;
+        status = prompt_query(job, query, err);
+    }
+    return status == RP_OK ? RP_OK : rp_fail_within(err, status, "the query");
+}
+
+static rp_status tokenize_texts(struct tokenizing *job, size_t n, bool in_prompt, rp_batch *out,
+                                rp_text_info *infos, rp_error *err)
+{
+    static const struct rp_prompt_ids no_prompt;
+    rp_ranker *r = job->ranker;
+    job->encodings = calloc(n ? n : 1, sizeof *job->encodings);
+    if (!job->encodings)
+        return rp_fail(err, RP_ERR_NOMEM, "no memory for %zu texts", n);
+    rp_status status = tokenize_all(job, n, err);
+    if (status == RP_OK)
+        status = gather(r, job->encodings, n, in_prompt ? &r->prompt : &no_prompt, out, infos, err);
+    for (size_t i = 0; i < n; i++)
+        rp_encoding_free(&job->encodings[i]);
+    free(job->encodings);
+    return status;
+}
+
 static rp_status tokenize(rp_ranker *r, const char *prompt, const rp_text_ref *query, size_t n,
                           const rp_text_ref *texts, rp_batch *out, rp_text_info *infos,
                           rp_error *err)
 {
-    struct tokenizing job = {.ranker = r,
-                             .prompt = prompt ? prompt : "",
-                             .texts = texts,
-                             .stop = rp_session_stop(r->session)};
-    rp_text_part *part = NULL;
+    struct tokenizing job = {.ranker = r, .texts = texts, .stop = rp_session_stop(r->session)};
+    rp_status status = RP_OK;
     RP_TRY(rp_stop_refuse(job.stop, err));
     rp_encode_options_init(&job.options);
     job.options.max_length = r->options.max_length;
     job.options.special_as_text = r->options.special_as_text;
-    if (query) {
-        const rp_status status =
-            rp_tokenizer_part(r->tokenizer, query->data, query->length, &job.options, &part, err);
-        if (status != RP_OK)
-            return rp_fail_within(err, status, "the query");
-    }
-    job.query = part;
-    job.encodings = calloc(n ? n : 1, sizeof *job.encodings);
-    rp_status status;
-    if (!job.encodings)
-        status = rp_fail(err, RP_ERR_NOMEM, "no memory for %zu texts", n);
-    else
-        status = tokenize_all(&job, n, err);
+    if (prompt)
+        job.prompt = (rp_text_ref){.data = prompt, .length = strlen(prompt)};
+    if (query)
+        status = take_query(&job, *query, err);
     if (status == RP_OK)
-        status = gather(r, job.encodings, n, out, infos, err);
-    for (size_t i = 0; job.encodings && i < n; i++)
-        rp_encoding_free(&job.encodings[i]);
-    free(job.encodings);
-    rp_text_part_free(part);
+        status = tokenize_texts(&job, n, query && r->prompt.form, out, infos, err);
+    rp_text_part_free(job.query);
+    free(job.head);
     return status;
+}
+
+/* Before a text that stands alone.  A generative reranker's prompt is for pairs. */
+static const char *own_prompt(const rp_ranker *r)
+{
+    return r->prompt.form ? NULL : rp_model_prompt(r->model, NULL);
 }
 
 rp_status rp_ranker_tokenize(rp_ranker *r, const rp_text_ref *query, size_t n,
                              const rp_text_ref *texts, rp_batch *out, rp_text_info *infos,
                              rp_error *err)
 {
-    return tokenize(r, query ? NULL : rp_model_prompt(r->model, NULL), query, n, texts, out, infos,
-                    err);
+    return tokenize(r, query ? NULL : own_prompt(r), query, n, texts, out, infos, err);
 }
 
 /* ---- running -----------------------------------------------------------------------------------
  */
 
-/* Sequences [first, end) that make the next batch: as many as the budget holds, at least one.  The
- * bucket's count of sequences (half its tokens) holds them too, since none is shorter than two
- * tokens; when one is, the batch ends early. */
-static size_t batch_end(const rp_ranker *r, const rp_batch *all, size_t first)
-{
-    size_t end = first + 1;
-    while (end < all->n_seqs &&
-           (size_t)(all->cu[end + 1] - all->cu[first]) <= r->options.max_batch_tokens &&
-           end - first < r->options.max_batch_tokens / 2)
-        end++;
-    return end;
-}
-
-/* Runs all sequences batch by batch and copies the rows of the output: width floats for each
- * sequence. */
 static rp_status run_all(rp_ranker *r, const rp_batch *all, const char *output, size_t width,
                          float *out, rp_error *err)
 {
-    int32_t *cu = calloc(all->n_seqs + 1, sizeof *cu);
-    rp_status status = RP_OK;
-    if (!cu)
-        return rp_fail(err, RP_ERR_NOMEM, "no memory for %zu texts", all->n_seqs);
-    for (size_t first = 0, end; status == RP_OK && first < all->n_seqs; first = end) {
-        end = batch_end(r, all, first);
-        for (size_t i = first; i <= end; i++)
-            cu[i - first] = all->cu[i] - all->cu[first];
-        rp_batch batch;
-        rp_batch_init(&batch);
-        batch.n_seqs = end - first;
-        batch.cu = cu;
-        batch.ids = all->ids + all->cu[first];
-        batch.type_ids = all->type_ids ? all->type_ids + all->cu[first] : NULL;
-        rp_view view;
-        status = rp_session_run(r->session, &batch, err);
-        if (status != RP_OK)
-            status = rp_fail_within(err, status, "texts %zu to %zu", first, end - 1);
-        if (status == RP_OK)
-            status = rp_session_output(r->session, output, &view, err);
-        if (status == RP_OK)
-            memcpy(out + first * width, view.data, view.rows * width * sizeof *out);
-        if (status == RP_OK && r->options.progress)
-            r->options.progress(r->options.progress_context, end, all->n_seqs);
-    }
-    free(cu);
-    return status;
+    const struct rp_batches how = {.session = r->session,
+                                   .max_tokens = r->options.max_batch_tokens,
+                                   .reuse = r->reuse,
+                                   .progress = r->options.progress,
+                                   .progress_context = r->options.progress_context};
+    return rp_batches_run(&how, all, output, width, out, err);
 }
 
 rp_status rp_ranker_embed(rp_ranker *r, const char *prompt, size_t n, const rp_text_ref *texts,

@@ -130,6 +130,25 @@ RP_API void rp_softmax(const float *logits, size_t n, float temperature, float *
  * NULL when the folder has none of that name. */
 RP_API const char *rp_model_prompt(const rp_model *model, const char *name);
 
+/* How a generative reranker reads a pair: a text of its own between two others,
+ *
+ *     before | instruction_label instruction query_label query document_label document | after
+ *
+ * each of the three tokenised by itself ("|").  rp_ranker does this. */
+typedef struct rp_pair_prompt {
+    const char *before;
+    const char *instruction_label, *query_label, *document_label;
+    const char *after;
+    const char *instruction; /* the model's own; a request may have another */
+} rp_pair_prompt;
+
+/* The prompt of the model's pairs; *out is NULL where there is none, and the tokenizer's own
+ * template joins them.  It belongs to the model.  Any thread; does not allocate.
+ * RP_ERR_UNSUPPORTED: the model needs a prompt, and its folder's chat template is not one that is
+ * known.  Such a model runs ids, but ranks no texts. */
+RP_API RP_CHECKED rp_status rp_model_pair_prompt(const rp_model *model, const rp_pair_prompt **out,
+                                                 rp_error *err);
+
 /* For sessions.  Both live as long as the model. */
 RP_API const rp_graph *rp_model_graph(const rp_model *model);
 RP_API rp_weights *rp_model_weights(const rp_model *model);

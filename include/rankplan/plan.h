@@ -131,6 +131,10 @@ typedef struct rp_batch {
 
 RP_API void rp_batch_init(rp_batch *batch);
 
+/* Whether batches of the graph may have parents: no row of a sequence depends on the rows after it,
+ * and a sequence's result is that of its last row.  Any thread; does not allocate. */
+RP_API bool rp_graph_is_causal(const rp_graph *graph);
+
 /* Floating-point operations of a batch: two for each multiply-add of its products, attention,
  * convolutions and delta rules, over the rows that the plan computes of it.  The batch's cu (and
  * mcu) must be in order. */

@@ -40,7 +40,8 @@ typedef struct rp_text_ref {
 
 /* What became of a text on its way to the model. */
 typedef struct rp_text_info {
-    size_t tokens;      /* that were run, special tokens included */
+    size_t tokens;      /* that the model reads for it, special tokens included, and those that it
+                           shares with other texts (see rp_ranker_score) */
     size_t full_tokens; /* that there would have been without a maximum length */
     bool truncated;
 } rp_text_info;
@@ -53,6 +54,10 @@ typedef struct rp_ranker_options {
     size_t max_batch_tokens; /* default 4096: texts are run in batches of up to so many tokens (a
                                 longer text gets a batch of its own) */
     bool special_as_text;    /* see rp_encode_options */
+    bool no_prefix_reuse;    /* see rp_ranker_score */
+    /* What a generative reranker is asked to judge by, copied; NULL (default): the model's own.  A
+     * model whose pairs have no place for it refuses one. */
+    const char *instruction;
     /* Called after each batch with the number of texts done so far; NULL (default): not. */
     void (*progress)(void *context, size_t done, size_t total);
     void *progress_context;
@@ -88,16 +93,24 @@ RP_API RP_CHECKED rp_status rp_ranker_embed(rp_ranker *ranker, const char *promp
 
 /* One score per document, higher is better: a cross-encoder's score of (query, document) through
  * the model's own activation, or an embedder's similarity of the two vectors by its own measure,
- * with its prompts named "query" and "document" where it has them.  Allocates. RP_ERR_UNSUPPORTED
- * (a classifier with more than one label), RP_ERR_NONFINITE (also a similarity that overflows,
- * naming the document), else as rp_ranker_embed. */
+ * with its prompts named "query" and "document" where it has them.  A generative reranker reads the
+ * pair in its prompt (rp_model_pair_prompt); too long a document is cut at its end, and a query
+ * that leaves no token for one is RP_ERR_LIMIT.
+ *
+ * Where the model is causal (rp_graph_is_causal), the tokens that all texts of the request begin
+ * with, the prompt and the query of a ranking, are run once for each batch and not once for each
+ * text, unless they are fewer than 16 or options.no_prefix_reuse is set.  The scores are the same,
+ * to the bit.  max_batch_tokens then counts what is run: the shared tokens once.
+ *
+ * Allocates.  RP_ERR_UNSUPPORTED (a classifier with more than one label), RP_ERR_NONFINITE (also a
+ * similarity that overflows, naming the document), else as rp_ranker_embed. */
 RP_API RP_CHECKED rp_status rp_ranker_score(rp_ranker *ranker, rp_text_ref query, size_t n,
                                             const rp_text_ref *documents, float *scores,
                                             rp_text_info *infos, rp_error *err);
 
 /* The token ids that a request would run, as one batch: texts alone (query NULL) or with the query
- * before each.  *out and its arrays are the ranker's, valid until its next call.  infos may be
- * NULL. */
+ * before each; every text whole, whatever the texts share.  *out and its arrays are the ranker's,
+ * valid until its next call.  infos may be NULL. */
 RP_API RP_CHECKED rp_status rp_ranker_tokenize(rp_ranker *ranker, const rp_text_ref *query,
                                                size_t n, const rp_text_ref *texts, rp_batch *out,
                                                rp_text_info *infos, rp_error *err);

@@ -301,6 +301,13 @@ if [ "$has_tokenizer" = ON ]; then
     says err "were cut to 6 tokens"
     expect 0 "$rankplan" rerank "$example" --query 'web server' "$work/texts" --max-length 6 --quiet
     [ -s "$work/err" ] && complain "--quiet is not quiet"
+    cp "$work/out" "$work/kept"
+    expect 0 "$rankplan" rerank "$example" --query 'web server' "$work/texts" --max-length 6 --quiet --no-prefix-reuse
+    cmp -s "$work/out" "$work/kept" || complain "--no-prefix-reuse changed a ranking"
+    expect 3 "$rankplan" rerank "$example" --query q --instruction i "$work/texts"
+    says err "an instruction is part of a generative reranker's prompt"
+    expect 2 "$rankplan" digest "$example" --instruction i "$work/texts"
+    says err "--instruction goes with --query"
     expect 3 "$rankplan" rerank "$example" --query q --max-length 193 "$work/texts"
     expect 3 "$rankplan" rerank "$example" --query q --max-length 2 "$work/texts"
     expect 3 "$rankplan" rerank "$example" --query q "$work/none"

@@ -1,0 +1,343 @@
+/* Batches of a request: cut by the budget, with what the texts begin with run once, and results
+ * that do not depend on either. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/toy.h"
+#include "text/batches.h"
+#include "text/prefix.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { WIDTH = 32, VOCABULARY = 50, POSITIONS = 200, MAX_TEXTS = 64, MAX_TOKENS = 4096 };
+
+/* ---- texts ---- */
+
+struct texts {
+    rp_batch batch;
+    int32_t ids[MAX_TOKENS], types[MAX_TOKENS], cu[MAX_TEXTS + 1];
+};
+
+static void begin(struct texts *t)
+{
+    memset(t, 0, sizeof *t);
+    rp_batch_init(&t->batch);
+    t->batch.ids = t->ids;
+    t->batch.cu = t->cu;
+}
+
+/* A text of `shared` tokens that every text begins with, and own ones from the seed. */
+static void add(struct texts *t, size_t shared, size_t own, uint64_t seed)
+{
+    int32_t at = t->cu[t->batch.n_seqs];
+    for (size_t i = 0; i < shared; i++)
+        t->ids[at++] = (int32_t)(i * i % VOCABULARY);
+    for (size_t i = 0; i < own; i++)
+        t->ids[at++] = (int32_t)(toy_random(&seed) % VOCABULARY);
+    t->cu[++t->batch.n_seqs] = at;
+}
+
+static void add_many(struct texts *t, size_t shared, size_t n, uint64_t seed)
+{
+    for (size_t i = 0; i < n; i++)
+        add(t, shared, 1 + toy_random(&seed) % 60, seed + i);
+}
+
+/* ---- what is shared ---- */
+
+static void the_prefix_is_what_all_begin_with(void **state)
+{
+    (void)state;
+    static struct texts t;
+    begin(&t);
+    add(&t, 40, 5, 1);
+    assert_int_equal(rp_prefix_shared(&t.batch), 0); /* one text shares with nobody */
+    add(&t, 40, 9, 2);
+    t.ids[40] = 1;
+    t.ids[t.cu[1] + 40] = 2;
+    assert_int_equal(rp_prefix_shared(&t.batch), 40);
+    add(&t, 30, 3, 3);
+    t.ids[t.cu[2] + 30] = 49; /* 30 * 30 mod 50 is 0 */
+    assert_int_equal(rp_prefix_shared(&t.batch), 30);
+    t.ids[t.cu[1] + 20] = 49;
+    assert_int_equal(rp_prefix_shared(&t.batch), 20);
+    t.ids[t.cu[1] + RP_PREFIX_MIN] = 49;
+    assert_int_equal(rp_prefix_shared(&t.batch), RP_PREFIX_MIN);
+    t.ids[t.cu[1] + RP_PREFIX_MIN - 1] = 49;
+    assert_int_equal(rp_prefix_shared(&t.batch), 0);
+}
+
+static void every_text_keeps_a_token(void **state)
+{
+    (void)state;
+    static struct texts t;
+    begin(&t);
+    add(&t, 40, 0, 1);
+    add(&t, 40, 0, 1);
+    assert_int_equal(rp_prefix_shared(&t.batch), 39);
+    add(&t, 25, 0, 1); /* the beginning of the others */
+    assert_int_equal(rp_prefix_shared(&t.batch), 24);
+    add(&t, 0, 0, 1);
+    assert_int_equal(rp_prefix_shared(&t.batch), 0);
+    begin(&t);
+    add(&t, 0, 0, 1);
+    add(&t, 40, 0, 1);
+    assert_int_equal(rp_prefix_shared(&t.batch), 0);
+}
+
+static void segments_are_shared_too(void **state)
+{
+    (void)state;
+    static struct texts t;
+    begin(&t);
+    add(&t, 40, 5, 1);
+    add(&t, 40, 5, 1);
+    t.batch.type_ids = t.types;
+    assert_int_equal(rp_prefix_shared(&t.batch), 44);
+    t.types[t.cu[1] + 33] = 1;
+    assert_int_equal(rp_prefix_shared(&t.batch), 33);
+}
+
+static void a_batch_has_the_prefix_once(void **state)
+{
+    (void)state;
+    static struct texts t;
+    struct rp_prefix_room room = {0};
+    rp_batch b;
+    begin(&t);
+    add(&t, 20, 9, 9);
+    add(&t, 20, 2, 1);
+    add(&t, 20, 1, 2);
+    add(&t, 20, 3, 3);
+    t.batch.type_ids = t.types;
+    for (size_t i = 0; i < (size_t)t.cu[4]; i++)
+        t.types[i] = (int32_t)i;
+    assert_int_equal(rp_prefix_reserve(&t.batch, &room, NULL), RP_OK);
+    rp_prefix_split(&t.batch, 20, 1, 4, &room, &b);
+    const int32_t cu[] = {0, 20, 22, 23, 26}, parents[] = {-1, 0, 0, 0};
+    assert_int_equal(b.n_seqs, 4);
+    assert_memory_equal(b.cu, cu, sizeof cu);
+    assert_memory_equal(b.parents, parents, sizeof parents);
+    assert_memory_equal(b.ids, t.ids + t.cu[1], 22 * sizeof *b.ids);
+    assert_int_equal(b.ids[22], t.ids[t.cu[2] + 20]);
+    assert_memory_equal(b.ids + 23, t.ids + t.cu[3] + 20, 3 * sizeof *b.ids);
+    assert_int_equal(b.type_ids[0], t.cu[1]);
+    assert_int_equal(b.type_ids[22], t.cu[2] + 20);
+    assert_int_equal(b.type_ids[25], t.cu[3] + 22);
+    t.batch.type_ids = NULL;
+    rp_prefix_split(&t.batch, 20, 0, 2, &room, &b);
+    assert_null(b.type_ids);
+    rp_prefix_free(&room);
+}
+
+static void the_budget_counts_the_prefix_once(void **state)
+{
+    (void)state;
+    static struct texts t;
+    begin(&t);
+    for (size_t i = 0; i < 10; i++)
+        add(&t, 20, 10, i);
+    assert_int_equal(rp_prefix_end(&t.batch, 20, 0, 50), 3); /* 20 + 3 * 10 */
+    assert_int_equal(rp_prefix_end(&t.batch, 20, 0, 49), 2);
+    assert_int_equal(rp_prefix_end(&t.batch, 20, 0, 39), 1);
+    assert_int_equal(rp_prefix_end(&t.batch, 20, 0, 1), 1);
+    assert_int_equal(rp_prefix_end(&t.batch, 20, 8, 50), 10);
+    begin(&t);
+    for (size_t i = 0; i < 40; i++)
+        add(&t, 20, 1, i);
+    assert_int_equal(rp_prefix_end(&t.batch, 20, 0, 40), 19); /* and the prefix: half of 40 */
+}
+
+/* ---- running ---- */
+
+/* No attention: a token's row, turned by its position, is the text's result when it is the last. */
+struct model {
+    rp_graph *graph;
+    rp_weights *weights;
+    float tables[(VOCABULARY + POSITIONS + WIDTH) * WIDTH];
+};
+
+static rp_weight add_weight(struct model *m, const char *name, size_t rows, const float *data)
+{
+    const rp_weight_part part = {.rows = rows, .data = data};
+    rp_weight w;
+    assert_int_equal(rp_weights_add(m->weights, name, WIDTH, 1, &part, &w, NULL), RP_OK);
+    return w;
+}
+
+static void make_model(struct model *m)
+{
+    uint64_t seed = 4;
+    for (size_t i = 0; i < sizeof m->tables / sizeof *m->tables; i++)
+        m->tables[i] = toy_uniform(&seed);
+    assert_int_equal(rp_graph_create(&m->graph, NULL), RP_OK);
+    assert_int_equal(rp_weights_create(&m->weights, NULL), RP_OK);
+    const rp_embed_table tables[] = {
+        {.table = add_weight(m, "ids", VOCABULARY, m->tables), .index = RP_INDEX_IDS},
+        {.table = add_weight(m, "positions", POSITIONS, m->tables + VOCABULARY * WIDTH),
+         .index = RP_INDEX_POSITION}};
+    const rp_weight w =
+        add_weight(m, "w", WIDTH, m->tables + (size_t)(VOCABULARY + POSITIONS) * WIDTH);
+    rp_value x = rp_graph_embed(m->graph, "embed", 2, tables);
+    x = rp_graph_gemm(m->graph, "up", x, w, -1, RP_ACT_GELU, -1);
+    x = rp_graph_pool(m->graph, "last", x, RP_POOL_LAST);
+    rp_graph_output(m->graph, "row", x, RP_ROWS_SEQS, WIDTH);
+    assert_true(rp_graph_is_causal(m->graph));
+}
+
+static void free_model(struct model *m)
+{
+    rp_graph_destroy(m->graph);
+    rp_weights_destroy(m->weights);
+}
+
+static rp_session *open_session(const struct model *m, rp_pool *pool)
+{
+    rp_session_options o;
+    rp_session *s;
+    rp_error err;
+    rp_session_options_init(&o);
+    o.pool = pool;
+    o.poison = true;
+    o.max_tokens = MAX_TOKENS;
+    if (rp_session_create(m->graph, m->weights, &o, &s, &err) != RP_OK)
+        fail_msg("%s", err.message);
+    return s;
+}
+
+struct seen {
+    size_t batches, sequences, tokens;
+    size_t done;
+};
+
+static bool see(void *context, const rp_step_info *step)
+{
+    struct seen *seen = context;
+    seen->batches += step->index == 0;
+    return step->index == 0;
+}
+
+static rp_status count(void *context, const rp_step_info *step, const rp_view *result)
+{
+    (void)step;
+    struct seen *seen = context;
+    seen->tokens += result->rows;
+    return RP_OK;
+}
+
+static void progress(void *context, size_t done, size_t total)
+{
+    struct seen *seen = context;
+    assert_true(done > seen->done && done <= total);
+    seen->done = done;
+}
+
+/* The rows of all texts, with `seen` filled. */
+static void run(rp_session *s, const struct texts *t, bool reuse, size_t max_tokens,
+                struct seen *seen, float *out)
+{
+    rp_error err;
+    *seen = (struct seen){0};
+    const rp_observer observer = {
+        .struct_size = sizeof observer, .want = see, .show = count, .context = seen};
+    const struct rp_batches how = {.session = s,
+                                   .max_tokens = max_tokens,
+                                   .reuse = reuse,
+                                   .progress = progress,
+                                   .progress_context = seen};
+    rp_session_observe(s, &observer);
+    if (rp_batches_run(&how, &t->batch, "row", WIDTH, out, &err) != RP_OK)
+        fail_msg("%s", err.message);
+    assert_int_equal(seen->done, t->batch.n_seqs);
+}
+
+static void reuse_changes_no_bit(void **state)
+{
+    (void)state;
+    static struct texts t;
+    static struct model m;
+    static float want[MAX_TEXTS * WIDTH], got[MAX_TEXTS * WIDTH];
+    const size_t budgets[] = {1, 30, 64, 150, 400, MAX_TOKENS};
+    make_model(&m);
+    for (int n_threads = 1; n_threads <= 2; n_threads++) {
+        rp_pool *pool = toy_pool(n_threads);
+        rp_session *s = open_session(&m, pool);
+        for (size_t shared = 0; shared <= 100; shared += 20) {
+            struct seen seen;
+            begin(&t);
+            add_many(&t, shared, 20, shared);
+            add(&t, shared, 1, 3);
+            add(&t, shared, 1, 3);
+            const size_t n = t.batch.n_seqs;
+            run(s, &t, false, MAX_TOKENS, &seen, want);
+            assert_int_equal(seen.tokens, t.cu[n]);
+            for (size_t b = 0; b < sizeof budgets / sizeof *budgets; b++) {
+                memset(got, 0xff, sizeof got);
+                run(s, &t, true, budgets[b], &seen, got);
+                assert_memory_equal(got, want, n * WIDTH * sizeof *got);
+            }
+            assert_int_equal(seen.batches, 1);
+            assert_int_equal(seen.tokens, (size_t)t.cu[n] - (n - 1) * shared);
+        }
+        rp_session_destroy(s);
+        rp_pool_destroy(pool);
+    }
+    free_model(&m);
+}
+
+/* What the prefix alone computes is nobody's result, whatever it is; and a text's own failure has
+ * the words that it has without reuse. */
+static void a_bad_row_of_the_prefix_is_no_failure(void **state)
+{
+    (void)state;
+    enum { BAD = VOCABULARY - 1, N = 4 };
+    static struct texts t;
+    static struct model m;
+    static float want[N * WIDTH], got[N * WIDTH];
+    struct seen seen;
+    rp_error errs[2];
+    make_model(&m);
+    for (size_t j = 0; j < WIDTH; j++)
+        m.tables[BAD * WIDTH + j] = 3e38f; /* its product overflows */
+    begin(&t);
+    for (size_t i = 0; i < N; i++) {
+        add(&t, 20, 5, i);
+        t.ids[t.cu[i] + 19] = BAD; /* the prefix's last */
+        t.ids[t.cu[i] + 20] = (int32_t)i;
+        t.ids[t.cu[i] + 24] = 7;
+    }
+    assert_int_equal(rp_prefix_shared(&t.batch), 20);
+    rp_session *s = open_session(&m, NULL);
+    run(s, &t, false, 60, &seen, want);
+    run(s, &t, true, 60, &seen, got);
+    assert_memory_equal(got, want, sizeof want);
+    t.ids[t.cu[2] + 24] = BAD;
+    for (int reuse = 0; reuse < 2; reuse++) {
+        const struct rp_batches how = {.session = s, .max_tokens = MAX_TOKENS, .reuse = reuse};
+        assert_int_equal(rp_batches_run(&how, &t.batch, "row", WIDTH, got, &errs[reuse]),
+                         RP_ERR_NONFINITE);
+    }
+    assert_string_equal(errs[1].message, errs[0].message);
+    assert_non_null(strstr(errs[0].message, "texts 0 to 3: output row, row 2 (of seqs)"));
+    rp_session_destroy(s);
+    free_model(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_prefix_is_what_all_begin_with),
+        cmocka_unit_test(every_text_keeps_a_token),
+        cmocka_unit_test(segments_are_shared_too),
+        cmocka_unit_test(a_batch_has_the_prefix_once),
+        cmocka_unit_test(the_budget_counts_the_prefix_once),
+        cmocka_unit_test(reuse_changes_no_bit),
+        cmocka_unit_test(a_bad_row_of_the_prefix_is_no_failure),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -870,6 +870,38 @@ static void precision_of_experts(void **state)
     unmake(&m);
 }
 
+/* A profile counts the weights of no more experts than rows can have chosen. */
+static void work_of_experts(void **state)
+{
+    (void)state;
+    static const size_t lengths[] = {1, 100};
+    static const uint64_t expert_bytes = 3 * INNER * W * sizeof(float);
+    static const uint64_t row_bytes = (3 * W + EXPERTS) * sizeof(float);
+    struct made m;
+    struct model w;
+    make(&m, 8);
+    output(&m, "y", make_model(&m, &w), W);
+    for (size_t i = 0; i < COUNT(lengths); i++) {
+        struct toy_batch b;
+        const rp_plan *plan;
+        rp_profile profile = {.struct_size = sizeof profile};
+        toy_batch_make(&b, &lengths[i], 1, VOCABULARY, 2);
+        rp_session *s = toy_session(&m.toy, NULL, RP_ISA_DEFAULT, false);
+        assert_int_equal(rp_session_profile_start(s, 0, NULL), RP_OK);
+        toy_run_ok(s, &b.batch);
+        assert_int_equal(rp_session_profile(s, &profile, NULL), RP_OK);
+        assert_int_equal(rp_session_plan(s, lengths[i], 1, 0, &plan, NULL), RP_OK);
+        const size_t last = plan->n_steps - 1;
+        assert_int_equal(plan->steps[last].op, RP_OP_EXPERTS);
+        assert_int_equal(profile.steps[last].flops, lengths[i] * USED * 6 * INNER * W);
+        assert_int_equal(profile.steps[last].bytes,
+                         lengths[i] * row_bytes + (i ? EXPERTS : USED) * expert_bytes);
+        rp_session_destroy(s);
+        toy_batch_free(&b);
+    }
+    unmake(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -887,6 +919,7 @@ int main(void)
         cmocka_unit_test(a_run_does_not_allocate),
         cmocka_unit_test(graphs_say_it),
         cmocka_unit_test(precision_of_experts),
+        cmocka_unit_test(work_of_experts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

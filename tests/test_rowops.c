@@ -714,6 +714,40 @@ static void same_bits_in_every_way(void **state)
         rp_pool_destroy(pools[i]);
 }
 
+/* A value that gates itself: it may not be overwritten before it is read as the gate. */
+static void gated_by_itself(void **state)
+{
+    (void)state;
+    static const size_t lengths[] = {30, 5};
+    struct made m;
+    struct toy_batch b;
+    rp_view once, twice;
+    make(&m, 3);
+    rp_graph *g = m.toy.graph;
+    const rp_gated_norm gated = {
+        .w = weight(&m, "w", 1, 8, 1, 1), .eps = 1e-6f, .head_dim = 8, .activation = RP_ACT_SILU};
+    const rp_gate one = {.activation = RP_ACT_SIGMOID, .first_column = 15, .one = true};
+    const rp_value x = embed(&m, "x", 16, 2);
+    for (int i = 0; i < 2; i++) {
+        const rp_value a = rp_graph_activation(g, "a", x, RP_ACT_NONE);
+        const rp_value gate = i ? rp_graph_activation(g, "b", x, RP_ACT_NONE) : a;
+        const rp_value y = rp_graph_gated_norm(g, "gated", a, gate, &gated);
+        const rp_value copy = i ? rp_graph_activation(g, "c", y, RP_ACT_NONE) : y;
+        output(&m, i ? "twice" : "once", rp_graph_gate(g, "gate", y, copy, &one), 16);
+    }
+    toy_batch_make(&b, lengths, COUNT(lengths), 1, 2);
+    for (int no_fuse = 0; no_fuse < 2; no_fuse++) {
+        rp_session *s = toy_session(&m.toy, NULL, RP_ISA_DEFAULT, no_fuse);
+        toy_run_ok(s, &b.batch);
+        assert_int_equal(rp_session_output(s, "once", &once, NULL), RP_OK);
+        assert_int_equal(rp_session_output(s, "twice", &twice, NULL), RP_OK);
+        assert_memory_equal(once.data, twice.data, once.rows * once.width * sizeof(float));
+        rp_session_destroy(s);
+    }
+    toy_batch_free(&b);
+    unmake(&m);
+}
+
 /* A sequence alone gives the rows that it has among others. */
 static void rows_do_not_see_each_other(void **state)
 {
@@ -836,16 +870,56 @@ static void precision_of_experts(void **state)
     unmake(&m);
 }
 
+/* A profile counts the weights of no more experts than rows can have chosen. */
+static void work_of_experts(void **state)
+{
+    (void)state;
+    static const size_t lengths[] = {1, 100};
+    static const uint64_t expert_bytes = 3 * INNER * W * sizeof(float);
+    static const uint64_t row_bytes = (3 * W + EXPERTS) * sizeof(float);
+    struct made m;
+    struct model w;
+    make(&m, 8);
+    output(&m, "y", make_model(&m, &w), W);
+    for (size_t i = 0; i < COUNT(lengths); i++) {
+        struct toy_batch b;
+        const rp_plan *plan;
+        rp_profile profile = {.struct_size = sizeof profile};
+        toy_batch_make(&b, &lengths[i], 1, VOCABULARY, 2);
+        rp_session *s = toy_session(&m.toy, NULL, RP_ISA_DEFAULT, false);
+        assert_int_equal(rp_session_profile_start(s, 0, NULL), RP_OK);
+        toy_run_ok(s, &b.batch);
+        assert_int_equal(rp_session_profile(s, &profile, NULL), RP_OK);
+        assert_int_equal(rp_session_plan(s, lengths[i], 1, 0, &plan, NULL), RP_OK);
+        const size_t last = plan->n_steps - 1;
+        assert_int_equal(plan->steps[last].op, RP_OP_EXPERTS);
+        assert_int_equal(profile.steps[last].flops, lengths[i] * USED * 6 * INNER * W);
+        assert_int_equal(profile.steps[last].bytes,
+                         lengths[i] * row_bytes + (i ? EXPERTS : USED) * expert_bytes);
+        rp_session_destroy(s);
+        toy_batch_free(&b);
+    }
+    unmake(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rms_norms_refused),       cmocka_unit_test(gates_refused),
-        cmocka_unit_test(delta_net_gates_refused), cmocka_unit_test(experts_are_the_contract),
-        cmocka_unit_test(ties_go_to_the_first),    cmocka_unit_test(logits_that_are_none),
-        cmocka_unit_test(experts_refused),         cmocka_unit_test(a_model_is_accurate),
-        cmocka_unit_test(same_bits_in_every_way),  cmocka_unit_test(rows_do_not_see_each_other),
-        cmocka_unit_test(a_run_does_not_allocate), cmocka_unit_test(graphs_say_it),
+        cmocka_unit_test(rms_norms_refused),
+        cmocka_unit_test(gates_refused),
+        cmocka_unit_test(delta_net_gates_refused),
+        cmocka_unit_test(experts_are_the_contract),
+        cmocka_unit_test(ties_go_to_the_first),
+        cmocka_unit_test(logits_that_are_none),
+        cmocka_unit_test(experts_refused),
+        cmocka_unit_test(a_model_is_accurate),
+        cmocka_unit_test(same_bits_in_every_way),
+        cmocka_unit_test(gated_by_itself),
+        cmocka_unit_test(rows_do_not_see_each_other),
+        cmocka_unit_test(a_run_does_not_allocate),
+        cmocka_unit_test(graphs_say_it),
         cmocka_unit_test(precision_of_experts),
+        cmocka_unit_test(work_of_experts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -60,7 +60,26 @@ static rp_status run_session(struct life *l, rp_error *err)
     return s == RP_OK ? rp_session_reserve(l->session, 40, 20, 0, err) : s;
 }
 
-/* What no folder's model has: rotary positions of both kinds, a gate and a window. */
+/* Experts of four columns, on halves of themselves as logits. */
+static rp_status add_experts(struct life *l, rp_value *x, rp_error *err)
+{
+    static const float numbers[4 * 4] = {0.5f, -0.25f, 1};
+    const rp_weight_part part = {.rows = 4, .data = numbers};
+    rp_weight up[2], down[2];
+    rp_status s = rp_weights_add(l->weights, "up", 4, 1, &part, &up[0], err);
+    if (s == RP_OK)
+        s = rp_weights_add(l->weights, "down", 2, 1, &part, &down[0], err);
+    if (s != RP_OK)
+        return s;
+    up[1] = up[0];
+    down[1] = down[0];
+    const rp_experts experts = {.n_experts = 2, .n_used = 1, .up = up, .down = down};
+    const rp_value logits = rp_graph_glu(l->graph, "logits", *x, RP_ACT_NONE);
+    *x = rp_graph_experts(l->graph, "experts", *x, logits, &experts, *x);
+    return RP_OK;
+}
+
+/* What no folder's model has: rotary positions of both kinds, a gate, a window and experts. */
 static rp_status build_graph(struct life *l, rp_error *err)
 {
     static const float numbers[50 * 24] = {0.5f, -0.25f, 1};
@@ -82,8 +101,9 @@ static rp_status build_graph(struct life *l, rp_error *err)
     x = rp_graph_rope(l->graph, "second", x, &second);
     x = rp_graph_attention(l->graph, "near", x, &near);
     x = rp_graph_glu(l->graph, "gate", x, RP_ACT_GELU);
+    s = add_experts(l, &x, err);
     rp_graph_output(l->graph, "y", x, RP_ROWS_TOKENS, 4);
-    return RP_OK;
+    return s;
 }
 
 static rp_status live_with_graph(struct life *l, rp_error *err)

@@ -9,6 +9,7 @@
 
 #include "models/build.h"
 #include "models/config.h"
+#include "models/decoder.h"
 #include "models/encoder.h"
 #include "models/modernbert.h"
 
@@ -17,6 +18,7 @@ union rp_any_body {
     struct rp_body body;
     struct rp_encoder encoder;
     struct rp_modernbert modernbert;
+    struct rp_decoder decoder;
 };
 
 struct rp_family;
@@ -34,11 +36,19 @@ struct rp_body_kind {
                          const union rp_any_body *any, rp_value last, size_t n_labels,
                          rp_value *pooled);
 
+    /* Of language models, else NULL: appends their head as rp_decoder_logits does. */
+    rp_value (*predict)(struct rp_build *build, const union rp_any_body *any, rp_value last,
+                        int64_t yes, int64_t no);
+
     /* The step whose result is hidden state `layer`. */
     void (*hidden_name)(const union rp_any_body *any, size_t layer, char name[RP_STEP_NAME_BYTES]);
+
+    /* How rows are pooled when the folder does not say. */
+    rp_pooling pooling;
 };
 
 extern const struct rp_body_kind rp_post_norm; /* encoder.h */
+extern const struct rp_body_kind rp_causal;    /* decoder.h */
 
 struct rp_family {
     const char *model_type; /* of config.json */
@@ -54,7 +64,8 @@ struct rp_family {
 };
 
 extern const struct rp_family rp_family_bert, rp_family_roberta, rp_family_xlm_roberta,
-    rp_family_distilbert, rp_family_mpnet, rp_family_electra, rp_family_modernbert;
+    rp_family_distilbert, rp_family_mpnet, rp_family_electra, rp_family_modernbert, rp_family_qwen3,
+    rp_family_qwen3_next, rp_family_qwen3_5, rp_family_qwen3_5_text, rp_family_olmo_hybrid;
 
 /* The family of a model_type; the error lists those that there are. */
 RP_CHECKED rp_status rp_family_find(const struct rp_config *config, const struct rp_family **out,

@@ -37,6 +37,8 @@ static rp_status module_kind(const char *file, const char *type, enum rp_module_
         {"LayerNorm", RP_MODULE_LAYER_NORM},
         {"Normalize", RP_MODULE_NORMALIZE},
         {"Dropout", RP_MODULE_DROPOUT},
+        {"LogitScore", RP_MODULE_LOGIT_SCORE},
+        {"CausalScoreHead", RP_MODULE_LOGIT_SCORE}, /* its name before */
     };
     char shown[RP_SHOWN_BYTES];
     const char *dot = strrchr(type, '.');
@@ -48,7 +50,7 @@ static rp_status module_kind(const char *file, const char *type, enum rp_module_
         }
     return rp_fail(err, RP_ERR_UNSUPPORTED,
                    "%s: module type \"%s\" is none of sentence_transformers' Transformer, Pooling, "
-                   "Dense, LayerNorm, Normalize, Dropout",
+                   "Dense, LayerNorm, Normalize, Dropout, LogitScore",
                    file, rp_show(type, shown));
 }
 
@@ -83,10 +85,18 @@ static rp_status add_module(struct rp_folder *f, const char *file, size_t i, jso
     return rp_module_configure(slot, notes, err);
 }
 
-/* Pooling first, once; what works on the pooled row after it; scores last. */
+/* Pooling first, once; what works on the pooled row after it; scores last.  A language model's
+ * answer is read without any of them. */
 static rp_status check_order(const struct rp_folder *f, const char *file, rp_error *err)
 {
     bool pooled = false;
+    for (size_t i = 0; i < f->n_modules; i++)
+        if (f->modules[i].kind == RP_MODULE_LOGIT_SCORE)
+            return f->n_modules == 1
+                       ? RP_OK
+                       : rp_fail(err, RP_ERR_UNSUPPORTED,
+                                 "%s: module %zu is a LogitScore, but not the only one", file,
+                                 i + 1);
     for (size_t i = 0; i < f->n_modules; i++) {
         const struct rp_module *m = &f->modules[i];
         if (m->kind == RP_MODULE_DROPOUT)
@@ -233,10 +243,12 @@ static rp_status read_task(struct rp_folder *f, const struct rp_json *json, rp_e
         f->task = RP_FOLDER_EMBEDS;
     else if (strcmp(task, "sequence-classification") == 0)
         f->task = RP_FOLDER_CLASSIFIES;
+    else if (strcmp(task, "text-generation") == 0)
+        f->task = RP_FOLDER_GENERATES;
     else
         return rp_fail(err, RP_ERR_UNSUPPORTED,
-                       "%s: transformer_task \"%s\" is neither "
-                       "feature-extraction nor sequence-classification",
+                       "%s: transformer_task \"%s\" is none of feature-extraction, "
+                       "sequence-classification, text-generation",
                        json->file, rp_show(task, shown));
     return RP_OK;
 }

@@ -26,7 +26,8 @@ enum rp_module_kind {
     RP_MODULE_DENSE,
     RP_MODULE_LAYER_NORM,
     RP_MODULE_NORMALIZE,
-    RP_MODULE_DROPOUT, /* does nothing once trained */
+    RP_MODULE_DROPOUT,     /* does nothing once trained */
+    RP_MODULE_LOGIT_SCORE, /* a language model's answer as a score; the only one then */
 };
 
 struct rp_module {
@@ -42,9 +43,16 @@ struct rp_module {
     bool bias, residual;
     rp_activation activation;
     bool to_scores; /* its output is the cross-encoder's scores */
+    /* LogitScore: the ids of the two answers; -1: there is no second one. */
+    int64_t yes, no;
 };
 
-enum rp_folder_task { RP_FOLDER_UNSAID, RP_FOLDER_EMBEDS, RP_FOLDER_CLASSIFIES };
+enum rp_folder_task {
+    RP_FOLDER_UNSAID,
+    RP_FOLDER_EMBEDS,
+    RP_FOLDER_CLASSIFIES,
+    RP_FOLDER_GENERATES
+};
 
 struct rp_folder {
     char *root;

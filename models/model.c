@@ -11,9 +11,11 @@
 #include "models/config.h"
 #include "models/decision.h"
 #include "models/family.h"
+#include "models/file.h"
 #include "models/folder.h"
 #include "models/prompt.h"
 #include "models/smoothing.h"
+#include "models/vocabulary.h"
 #include "pool/error.h"
 #include "pool/fpenv.h"
 
@@ -49,6 +51,7 @@ struct load {
     const struct rp_family *family;
     union rp_any_body any;
     rp_value last;
+    bool predicts; /* a language model's head is run */
 };
 
 void rp_model_options_init(rp_model_options *options)
@@ -65,18 +68,39 @@ static rp_status copy(const char *text, char **out, rp_error *err)
     return *out ? RP_OK : rp_fail(err, RP_ERR_NOMEM, "no memory for a string");
 }
 
-/* A classifier, unless the folder pools its rows into a vector. */
-static rp_task choose_task(const struct load *l)
+static bool ends_with(const char *name, const char *suffix)
 {
-    static const char suffix[] = "ForSequenceClassification";
+    const size_t n = strlen(name), tail = strlen(suffix);
+    return n >= tail && strcmp(name + n - tail, suffix) == 0;
+}
+
+/* The module that reads a language model's answer; NULL: none. */
+static const struct rp_module *logit_score(const struct rp_folder *folder)
+{
+    return folder->n_modules == 1 && folder->modules[0].kind == RP_MODULE_LOGIT_SCORE
+               ? &folder->modules[0]
+               : NULL;
+}
+
+/* A classifier or a language model, unless the folder pools its rows into a vector. */
+static rp_status choose_task(struct load *l, rp_error *err)
+{
     const struct rp_folder *folder = &l->model->folder;
     const char *name = l->config.architecture;
-    const size_t n = strlen(name), tail = sizeof suffix - 1;
-    if (folder->n_modules > 0 || folder->task == RP_FOLDER_EMBEDS)
-        return RP_TASK_EMBED;
-    if (folder->task == RP_FOLDER_CLASSIFIES || (n >= tail && strcmp(name + n - tail, suffix) == 0))
-        return RP_TASK_CLASSIFY;
-    return RP_TASK_EMBED;
+    const bool generates = logit_score(folder) || folder->task == RP_FOLDER_GENERATES;
+    const bool unsaid = folder->n_modules == 0 && folder->task == RP_FOLDER_UNSAID;
+    l->model->info.task = RP_TASK_EMBED;
+    if (generates && !l->family->kind->predict)
+        return rp_fail(err, RP_ERR_UNSUPPORTED,
+                       "%s: the folder reads the answer of a language model, which a %s is not",
+                       l->config.path, l->family->model_type);
+    l->predicts = logit_score(folder) || (folder->n_modules == 0 && generates) ||
+                  (unsaid && l->family->kind->predict &&
+                   (ends_with(name, "ForCausalLM") || ends_with(name, "ForConditionalGeneration")));
+    if (l->predicts || (folder->n_modules == 0 && folder->task == RP_FOLDER_CLASSIFIES) ||
+        (unsaid && ends_with(name, "ForSequenceClassification")))
+        l->model->info.task = RP_TASK_CLASSIFY;
+    return RP_OK;
 }
 
 /* The table of positions limits every other statement about the length. */
@@ -132,7 +156,7 @@ static rp_status configure(struct load *l, rp_error *err)
     RP_TRY(rp_family_find(&l->config, &l->family, err));
     RP_TRY(rp_config_refuse(&l->config, l->family->reads, err));
     RP_TRY(l->family->configure(&l->config, &l->any, err));
-    l->model->info.task = choose_task(l);
+    RP_TRY(choose_task(l, err));
     return describe_body(l, err);
 }
 
@@ -249,6 +273,47 @@ static rp_status build_classifier(struct load *l, rp_error *err)
     return add_scores(l, logits, err);
 }
 
+/* ---- language models --------------------------------------------------------------------------
+ */
+
+/* The two answers: those of the LogitScore module, else "yes" and "no".  Without a tokenizer there
+ * are no words, and all of the vocabulary is given. */
+static rp_status find_answers(struct load *l, int64_t ids[2], rp_error *err)
+{
+    static const char *const words[] = {"yes", "no"};
+    const struct rp_folder *folder = &l->model->folder;
+    const struct rp_module *module = logit_score(folder);
+    bool there;
+    if (module) {
+        ids[0] = module->yes;
+        ids[1] = module->no;
+        return RP_OK;
+    }
+    RP_TRY(rp_file_exists(folder->transformer, "tokenizer.json", &there, err));
+    if (!there)
+        return rp_notes_add(&l->model->notes, err,
+                            "the folder has no tokenizer.json: the logits are those of the whole "
+                            "vocabulary at the last token");
+    RP_TRY(rp_vocabulary_find(folder->transformer, 2, words, ids, err));
+    return rp_notes_add(&l->model->notes, err,
+                        "the score is the logit of \"yes\" less that of \"no\" at the last token");
+}
+
+static rp_status build_language_model(struct load *l, rp_error *err)
+{
+    int64_t ids[2] = {-1, -1};
+    const int64_t vocab = l->any.body.vocab;
+    RP_TRY(find_answers(l, ids, err));
+    if (ids[0] >= vocab || ids[1] >= vocab)
+        return rp_fail(err, RP_ERR_FORMAT,
+                       "%s: vocab_size is %" PRId64 ", but the answers are tokens %" PRId64
+                       " and %" PRId64,
+                       l->config.path, vocab, ids[0], ids[1]);
+    l->model->info.n_labels = ids[0] >= 0 ? 1 : (size_t)vocab;
+    return add_scores(l, l->family->kind->predict(&l->build, &l->any, l->last, ids[0], ids[1]),
+                      err);
+}
+
 /* ---- embedders --------------------------------------------------------------------------------
  */
 
@@ -258,12 +323,14 @@ static rp_status default_pooling(struct load *l, rp_error *err)
     struct rp_folder *folder = &l->model->folder;
     if (folder->n_modules > 0)
         return RP_OK;
+    const rp_pooling mode = l->family->kind->pooling;
     folder->modules[0] = (struct rp_module){
-        .kind = RP_MODULE_POOLING, .modes = {RP_POOL_MEAN}, .n_modes = 1, .include_prompt = true};
+        .kind = RP_MODULE_POOLING, .modes = {mode}, .n_modes = 1, .include_prompt = true};
     folder->n_modules = 1;
     return rp_notes_add(&l->model->notes, err,
-                        "the folder does not say how to pool: the mean of all "
-                        "tokens is taken, without normalisation");
+                        "the folder does not say how to pool: the %s "
+                        "taken, without normalisation",
+                        mode == RP_POOL_MEAN ? "mean of all tokens is" : "last token's row is");
 }
 
 static rp_status build_embedder(struct load *l, rp_error *err)
@@ -384,6 +451,8 @@ static rp_status build(struct load *l, rp_error *err)
     if (l->model->info.task == RP_TASK_DECIDE)
         return build_decision(l, err);
     build_body(l);
+    if (l->predicts)
+        return build_language_model(l, err);
     return l->model->info.task == RP_TASK_CLASSIFY ? build_classifier(l, err)
                                                    : build_embedder(l, err);
 }

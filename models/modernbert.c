@@ -415,7 +415,7 @@ static void hidden_name(const union rp_any_body *any, size_t layer, char name[RP
 }
 
 static const struct rp_body_kind kind = {
-    .build = build, .classify = classify, .hidden_name = hidden_name};
+    .build = build, .classify = classify, .hidden_name = hidden_name, .pooling = RP_POOL_MEAN};
 
 const struct rp_family rp_family_modernbert = {.model_type = "modernbert",
                                                .prefix = "model.",

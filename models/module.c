@@ -1,4 +1,5 @@
-/* Pooling, Dense and LayerNorm, each as its config.json says, in the old spelling and the new one.
+/* Pooling, Dense, LayerNorm and LogitScore, each as its config.json says, in the old spelling and
+ * the new one.
  */
 #include "models/module.h"
 
@@ -122,7 +123,8 @@ static rp_status read_pooling(const struct rp_json *json, struct rp_module *m,
     return rp_notes_add(notes, err, "the Pooling module names no way to pool: the mean is taken");
 }
 
-/* ---- Dense, LayerNorm -------------------------------------------------------------------------
+/* ---- Dense, LayerNorm, LogitScore
+ * -------------------------------------------------------------------------
  */
 
 static rp_status read_dense(const struct rp_json *json, struct rp_module *m, rp_error *err)
@@ -152,12 +154,28 @@ static rp_status read_dense(const struct rp_json *json, struct rp_module *m, rp_
     return RP_OK;
 }
 
+static rp_status read_logit_score(const struct rp_json *json, struct rp_module *m, rp_error *err)
+{
+    static const char due[] = "causal_logits";
+    const char *input = due;
+    char shown[RP_SHOWN_BYTES];
+    m->no = -1;
+    RP_TRY(rp_json_whole(json, "true_token_id", RP_JSON_REQUIRED, 0, INT32_MAX, &m->yes, err));
+    RP_TRY(rp_json_whole(json, "false_token_id", RP_JSON_OPTIONAL, 0, INT32_MAX, &m->no, err));
+    RP_TRY(rp_json_string(json, "module_input_name", RP_JSON_OPTIONAL, &input, err));
+    return strcmp(input, due) == 0
+               ? RP_OK
+               : rp_fail(err, RP_ERR_UNSUPPORTED, "%s: module_input_name \"%s\" is not \"%s\"",
+                         json->file, rp_show(input, shown), due);
+}
+
 static rp_status read_keys(const struct rp_json *json, struct rp_module *m, struct rp_notes *notes,
                            rp_error *err)
 {
     switch (m->kind) {
     case RP_MODULE_POOLING: return read_pooling(json, m, notes, err);
     case RP_MODULE_DENSE: return read_dense(json, m, err);
+    case RP_MODULE_LOGIT_SCORE: return read_logit_score(json, m, err);
     case RP_MODULE_LAYER_NORM:
         return rp_json_whole(json, "dimension", RP_JSON_REQUIRED, 1, INT32_MAX, &m->width, err);
     default: return RP_OK;

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDTH = 32, VOCABULARY = 50, POSITIONS = 200, MAX_TEXTS = 64, MAX_TOKENS = 4096 };
+enum { WIDTH = 32, VOCABULARY = 50, POSITIONS = 256, MAX_TEXTS = 64, MAX_TOKENS = 8192 };
 
 /* ---- texts ---- */
 
@@ -45,7 +45,7 @@ static void add(struct texts *t, size_t shared, size_t own, uint64_t seed)
 static void add_many(struct texts *t, size_t shared, size_t n, uint64_t seed)
 {
     for (size_t i = 0; i < n; i++)
-        add(t, shared, 1 + toy_random(&seed) % 60, seed + i);
+        add(t, shared, 1 + toy_random(&seed) % 90, seed + i);
 }
 
 /* ---- what is shared ---- */
@@ -155,39 +155,106 @@ static void the_budget_counts_the_prefix_once(void **state)
 
 /* ---- running ---- */
 
-/* No attention: a token's row, turned by its position, is the text's result when it is the last. */
 struct model {
     rp_graph *graph;
     rp_weights *weights;
-    float tables[(VOCABULARY + POSITIONS + WIDTH) * WIDTH];
+    float numbers[1 << 15];
+    size_t used;
 };
 
-static rp_weight add_weight(struct model *m, const char *name, size_t rows, const float *data)
+static rp_weight add_weight(struct model *m, const char *name, size_t rows, size_t cols)
 {
-    const rp_weight_part part = {.rows = rows, .data = data};
+    const rp_weight_part part = {.rows = rows, .data = m->numbers + m->used};
     rp_weight w;
-    assert_int_equal(rp_weights_add(m->weights, name, WIDTH, 1, &part, &w, NULL), RP_OK);
+    m->used += rows * cols;
+    assert_true(m->used <= sizeof m->numbers / sizeof *m->numbers);
+    assert_int_equal(rp_weights_add(m->weights, name, cols, 1, &part, &w, NULL), RP_OK);
     return w;
 }
 
-static void make_model(struct model *m)
+static void begin_model(struct model *m)
 {
     uint64_t seed = 4;
-    for (size_t i = 0; i < sizeof m->tables / sizeof *m->tables; i++)
-        m->tables[i] = toy_uniform(&seed);
+    m->used = 0;
+    for (size_t i = 0; i < sizeof m->numbers / sizeof *m->numbers; i++)
+        m->numbers[i] = toy_uniform(&seed);
     assert_int_equal(rp_graph_create(&m->graph, NULL), RP_OK);
     assert_int_equal(rp_weights_create(&m->weights, NULL), RP_OK);
-    const rp_embed_table tables[] = {
-        {.table = add_weight(m, "ids", VOCABULARY, m->tables), .index = RP_INDEX_IDS},
-        {.table = add_weight(m, "positions", POSITIONS, m->tables + VOCABULARY * WIDTH),
-         .index = RP_INDEX_POSITION}};
-    const rp_weight w =
-        add_weight(m, "w", WIDTH, m->tables + (size_t)(VOCABULARY + POSITIONS) * WIDTH);
-    rp_value x = rp_graph_embed(m->graph, "embed", 2, tables);
-    x = rp_graph_gemm(m->graph, "up", x, w, -1, RP_ACT_GELU, -1);
+}
+
+static void end_model(struct model *m, rp_value x)
+{
     x = rp_graph_pool(m->graph, "last", x, RP_POOL_LAST);
     rp_graph_output(m->graph, "row", x, RP_ROWS_SEQS, WIDTH);
     assert_true(rp_graph_is_causal(m->graph));
+}
+
+/* No attention: a token's row, with that of its position, is the text's result when it is the last.
+ * The table of ids is the first of the numbers. */
+static void make_plain(struct model *m)
+{
+    begin_model(m);
+    const rp_embed_table tables[] = {
+        {.table = add_weight(m, "ids", VOCABULARY, WIDTH), .index = RP_INDEX_IDS},
+        {.table = add_weight(m, "positions", POSITIONS, WIDTH), .index = RP_INDEX_POSITION}};
+    const rp_value x = rp_graph_embed(m->graph, "embed", 2, tables);
+    end_model(
+        m, rp_graph_gemm(m->graph, "up", x, add_weight(m, "w", WIDTH, WIDTH), -1, RP_ACT_GELU, -1));
+}
+
+/* Two heads over one of keys, turned by position. */
+static rp_value add_attention(struct model *m, rp_value x, bool causal)
+{
+    const rp_rope rope = {.n_heads = 3, .head_dim = 16, .theta = 10000};
+    const rp_attention attention = {
+        .n_heads = 2, .n_kv_heads = 1, .head_dim = 16, .rel_bias = -1, .causal = causal};
+    rp_value h =
+        rp_graph_gemm(m->graph, "qkv", x, add_weight(m, "qkv", 64, WIDTH), -1, RP_ACT_NONE, -1);
+    h = rp_graph_rope(m->graph, "rope", h, &rope);
+    h = rp_graph_attention(m->graph, "attention", h, &attention);
+    return rp_graph_gemm(m->graph, "out", h, add_weight(m, "out", WIDTH, WIDTH), -1, RP_ACT_NONE,
+                         x);
+}
+
+/* A convolution, then the delta rule with one head of keys and two of values. */
+static rp_value add_delta(struct model *m, rp_value x)
+{
+    const rp_gdn_gates gates = {.n_heads = 2,
+                                .b_column = 2,
+                                .a_log = add_weight(m, "a_log", 1, 2),
+                                .dt_bias = add_weight(m, "dt_bias", 1, 2)};
+    const rp_conv conv = {.w = add_weight(m, "conv", 64, 4), .b = -1, .activation = RP_ACT_SILU};
+    const rp_gdn gdn = {.n_key_heads = 1,
+                        .n_value_heads = 2,
+                        .key_dim = 16,
+                        .value_dim = 16,
+                        .norm = RP_GDN_NORM_ROOT,
+                        .eps = 1e-6f};
+    rp_value h =
+        rp_graph_gemm(m->graph, "in", x, add_weight(m, "in", 64, WIDTH), -1, RP_ACT_NONE, -1);
+    h = rp_graph_conv(m->graph, "conv", h, &conv);
+    rp_value g =
+        rp_graph_gemm(m->graph, "ab", x, add_weight(m, "ab", 4, WIDTH), -1, RP_ACT_NONE, -1);
+    g = rp_graph_gdn_gates(m->graph, "gates", g, &gates);
+    h = rp_graph_gdn(m->graph, "core", h, g, &gdn);
+    return rp_graph_gemm(m->graph, "down", h, add_weight(m, "down", WIDTH, WIDTH), -1, RP_ACT_NONE,
+                         x);
+}
+
+/* Both kinds of layers, each kind twice. */
+static void make_hybrid(struct model *m)
+{
+    begin_model(m);
+    const rp_embed_table table = {.table = add_weight(m, "ids", VOCABULARY, WIDTH),
+                                  .index = RP_INDEX_IDS};
+    const rp_weight norm = add_weight(m, "norm", 1, WIDTH);
+    const rp_rms_norm rms = {.w = norm, .offset = true, .eps = 1e-6f};
+    rp_value x = rp_graph_embed(m->graph, "embed", 1, &table);
+    for (int layer = 0; layer < 4; layer++) {
+        x = layer % 2 ? add_attention(m, x, true) : add_delta(m, x);
+        x = rp_graph_rms_norm(m->graph, "norm", x, &rms);
+    }
+    end_model(m, x);
 }
 
 static void free_model(struct model *m)
@@ -256,38 +323,64 @@ static void run(rp_session *s, const struct texts *t, bool reuse, size_t max_tok
     assert_int_equal(seen->done, t->batch.n_seqs);
 }
 
+static void compare(const struct model *m, int n_threads)
+{
+    static struct texts t;
+    static float want[MAX_TEXTS * WIDTH], got[MAX_TEXTS * WIDTH];
+    const size_t budgets[] = {1, 30, 64, 150, 400, MAX_TOKENS};
+    rp_pool *pool = toy_pool(n_threads);
+    rp_session *s = open_session(m, pool);
+    for (size_t shared = 0; shared <= 140; shared += 20) {
+        struct seen seen;
+        begin(&t);
+        add_many(&t, shared, 20, shared);
+        add(&t, shared, 1, 3);
+        add(&t, shared, 1, 3);
+        const size_t n = t.batch.n_seqs;
+        run(s, &t, false, MAX_TOKENS, &seen, want);
+        assert_int_equal(seen.tokens, t.cu[n]);
+        for (size_t b = 0; b < sizeof budgets / sizeof *budgets; b++) {
+            memset(got, 0xff, sizeof got);
+            run(s, &t, true, budgets[b], &seen, got);
+            assert_memory_equal(got, want, n * WIDTH * sizeof *got);
+        }
+        assert_int_equal(seen.batches, 1);
+        assert_int_equal(seen.tokens, (size_t)t.cu[n] - (n - 1) * shared);
+    }
+    rp_session_destroy(s);
+    rp_pool_destroy(pool);
+}
+
 static void reuse_changes_no_bit(void **state)
 {
     (void)state;
-    static struct texts t;
     static struct model m;
-    static float want[MAX_TEXTS * WIDTH], got[MAX_TEXTS * WIDTH];
-    const size_t budgets[] = {1, 30, 64, 150, 400, MAX_TOKENS};
-    make_model(&m);
     for (int n_threads = 1; n_threads <= 2; n_threads++) {
-        rp_pool *pool = toy_pool(n_threads);
-        rp_session *s = open_session(&m, pool);
-        for (size_t shared = 0; shared <= 100; shared += 20) {
-            struct seen seen;
-            begin(&t);
-            add_many(&t, shared, 20, shared);
-            add(&t, shared, 1, 3);
-            add(&t, shared, 1, 3);
-            const size_t n = t.batch.n_seqs;
-            run(s, &t, false, MAX_TOKENS, &seen, want);
-            assert_int_equal(seen.tokens, t.cu[n]);
-            for (size_t b = 0; b < sizeof budgets / sizeof *budgets; b++) {
-                memset(got, 0xff, sizeof got);
-                run(s, &t, true, budgets[b], &seen, got);
-                assert_memory_equal(got, want, n * WIDTH * sizeof *got);
-            }
-            assert_int_equal(seen.batches, 1);
-            assert_int_equal(seen.tokens, (size_t)t.cu[n] - (n - 1) * shared);
-        }
-        rp_session_destroy(s);
-        rp_pool_destroy(pool);
+        make_plain(&m);
+        compare(&m, n_threads);
+        free_model(&m);
+        make_hybrid(&m);
+        compare(&m, n_threads);
+        free_model(&m);
     }
-    free_model(&m);
+}
+
+static void causal_graphs(void **state)
+{
+    (void)state;
+    static struct model m;
+    for (int causal = 0; causal < 2; causal++) {
+        begin_model(&m);
+        const rp_embed_table table = {.table = add_weight(&m, "ids", VOCABULARY, WIDTH),
+                                      .index = RP_INDEX_IDS};
+        const rp_value x = add_attention(&m, rp_graph_embed(m.graph, "embed", 1, &table), causal);
+        assert_int_equal(rp_graph_is_causal(m.graph), causal);
+        rp_graph_pool(m.graph, "last", x, RP_POOL_LAST);
+        assert_int_equal(rp_graph_is_causal(m.graph), causal);
+        rp_graph_pool(m.graph, "mean", x, RP_POOL_MEAN);
+        assert_false(rp_graph_is_causal(m.graph));
+        free_model(&m);
+    }
 }
 
 /* What the prefix alone computes is nobody's result, whatever it is; and a text's own failure has
@@ -301,9 +394,9 @@ static void a_bad_row_of_the_prefix_is_no_failure(void **state)
     static float want[N * WIDTH], got[N * WIDTH];
     struct seen seen;
     rp_error errs[2];
-    make_model(&m);
+    make_plain(&m);
     for (size_t j = 0; j < WIDTH; j++)
-        m.tables[BAD * WIDTH + j] = 3e38f; /* its product overflows */
+        m.numbers[BAD * WIDTH + j] = 3e38f; /* its product overflows */
     begin(&t);
     for (size_t i = 0; i < N; i++) {
         add(&t, 20, 5, i);
@@ -337,6 +430,7 @@ int main(void)
         cmocka_unit_test(a_batch_has_the_prefix_once),
         cmocka_unit_test(the_budget_counts_the_prefix_once),
         cmocka_unit_test(reuse_changes_no_bit),
+        cmocka_unit_test(causal_graphs),
         cmocka_unit_test(a_bad_row_of_the_prefix_is_no_failure),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

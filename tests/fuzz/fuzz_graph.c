@@ -329,6 +329,112 @@ static rp_value op_decision(struct build *b, const char *name, bool features, st
     return rp_graph_act_features(b->graph, name, first, logits);
 }
 
+static rp_value op_rms_norm(struct build *b, const char *name, struct shape *s)
+{
+    struct bytes *in = &b->bytes;
+    const rp_value x = value(b);
+    *s = shape_of(b, x);
+    rp_rms_norm options = {.offset = next(in, 2), .eps = epsilon(b)};
+    size_t dim = s->width;
+    if (next(in, 2)) {
+        options.n_heads = 1 + (int32_t)next(in, 3);
+        options.first_column = (int32_t)next(in, 3);
+        if (s->width > (size_t)options.first_column)
+            dim = (s->width - (size_t)options.first_column) / (size_t)options.n_heads;
+        options.head_dim = (int32_t)(dim < MAX_WIDTH ? dim : MAX_WIDTH);
+    }
+    options.w = options.offset ? weight(b, 1, dim) : weight_or_none(b, 1, dim);
+    if (rarely(in, 32))
+        options.n_heads = (int32_t)next(in, 256) << 23;
+    if (rarely(in, 32))
+        options.head_dim = (int32_t)next(in, 256) << 23;
+    if (rarely(in, 32))
+        options.first_column = (int32_t)next(in, 256) << 23;
+    return rp_graph_rms_norm(b->graph, name, x, &options);
+}
+
+/* As many columns of something with the same rows. */
+static rp_value op_gate(struct build *b, const char *name, bool normed, struct shape *s)
+{
+    struct bytes *in = &b->bytes;
+    const rp_value x = value(b);
+    *s = shape_of(b, x);
+    const rp_value gate = value_like(b, *s, x);
+    const int32_t first = rarely(in, 16) ? (int32_t)next(in, 256) << 23 : 0;
+    if (!normed) {
+        const bool one = next(in, 2);
+        const rp_gate options = {activation(b), one ? first + (int32_t)next(in, 3) : first, one};
+        return rp_graph_gate(b->graph, name, x, gate, &options);
+    }
+    const size_t heads = s->width % 2 ? 1 : 2, dim = s->width / heads;
+    const rp_gated_norm options = {.w = weight(b, 1, dim),
+                                   .eps = epsilon(b),
+                                   .head_dim =
+                                       rarely(in, 32) ? (int32_t)next(in, 256) << 23 : (int32_t)dim,
+                                   .activation = activation(b),
+                                   .first_column = first};
+    return rp_graph_gated_norm(b->graph, name, x, gate, &options);
+}
+
+static rp_value op_gdn_gates(struct build *b, const char *name, struct shape *s)
+{
+    struct bytes *in = &b->bytes;
+    const rp_value x = value(b);
+    *s = shape_of(b, x);
+    const size_t heads = 1 + next(in, s->width < 8 ? (unsigned)s->width + !s->width : 8);
+    rp_gdn_gates options = {.n_heads = (int32_t)heads,
+                            .a_column = s->width > heads ? (int32_t)(s->width - heads) : 0,
+                            .a_log = weight(b, 1, heads),
+                            .dt_bias = weight_or_none(b, 1, heads),
+                            .linear_rate = next(in, 2),
+                            .beta_scale = rarely(in, 8) ? epsilon(b) : 0};
+    if (rarely(in, 32))
+        options.n_heads = (int32_t)next(in, 256) << 23;
+    if (rarely(in, 32))
+        options.b_column = (int32_t)next(in, 256) << 23;
+    s->width = 2 * heads;
+    return rp_graph_gdn_gates(b->graph, name, x, &options);
+}
+
+/* One pair of weights for all experts: there is room for few. */
+static rp_value op_experts(struct build *b, const char *name, struct shape *s)
+{
+    struct bytes *in = &b->bytes;
+    const rp_value x = value(b), logits = value(b);
+    const size_t n = shape_of(b, logits).width, inner = 1 + next(in, MAX_WIDTH / 2);
+    rp_weight up[RP_EXPERTS_MAX], down[RP_EXPERTS_MAX];
+    *s = shape_of(b, x);
+    const rp_weight first_up = weight(b, 2 * inner, s->width);
+    const rp_weight first_down = weight(b, s->width, inner);
+    for (size_t e = 0; e < RP_EXPERTS_MAX; e++) {
+        up[e] = first_up;
+        down[e] = first_down;
+    }
+    rp_experts options = {.n_experts = n < INT32_MAX ? (int32_t)n : 1,
+                          .n_used = 1 + (int32_t)next(in, n < 4 ? (unsigned)n + !n : 4),
+                          .normalize = next(in, 2),
+                          .activation = activation(b),
+                          .up = up,
+                          .down = rarely(in, 32) ? NULL : down};
+    if (rarely(in, 32))
+        options.n_experts = (int32_t)next(in, 256) << 23;
+    if (rarely(in, 32))
+        options.n_used = (int32_t)next(in, 256) << 23;
+    return rp_graph_experts(b->graph, name, x, logits, &options,
+                            next(in, 2) ? value_like(b, *s, -1) : -1);
+}
+
+static rp_value op_by_row(struct build *b, const char *name, struct shape *s)
+{
+    switch (next(&b->bytes, 5)) {
+    case 0: return op_rms_norm(b, name, s);
+    case 1: return op_gate(b, name, false, s);
+    case 2: return op_gate(b, name, true, s);
+    case 3: return op_gdn_gates(b, name, s);
+    default: return op_experts(b, name, s);
+    }
+}
+
 static void add_op(struct build *b)
 {
     static char long_name[1500];
@@ -341,7 +447,10 @@ static void add_op(struct build *b)
     /* The last sixteen of a byte's values are the ops that came later: the corpus keeps its
      * meaning. */
     const unsigned byte = b->n_values == 0 && !rarely(&b->bytes, 32) ? 6 : next(&b->bytes, 256);
-    const unsigned op = byte < 240 ? byte % 12 : byte < 252 ? 12 + byte % 3 : 15 + byte % 2;
+    const unsigned op = byte == 250  ? 20
+                        : byte < 240 ? byte % 12
+                        : byte < 252 ? 12 + byte % 3
+                                     : 15 + byte % 2;
     rp_value v;
     if (op <= 5)
         v = op_simple(b, name, op, &s);
@@ -355,6 +464,8 @@ static void add_op(struct build *b)
         v = op_glu(b, name, &s);
     else if (op == 13)
         v = op_rope(b, name, &s);
+    else if (op == 20)
+        v = op_by_row(b, name, &s);
     else if (op >= 15)
         v = op_decision(b, name, op == 16, &s);
     else

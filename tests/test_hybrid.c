@@ -103,6 +103,55 @@ static void make_plain(struct net *n)
     outputs(n, rp_graph_glu(n->graph, "glu", x, RP_ACT_SILU), 24);
 }
 
+/* A layer as decoders have it: heads of keys shared and turned with those of the queries, and
+ * columns behind them that attention does not read. */
+static rp_value decoder_layer(struct net *n, rp_value x, int32_t window)
+{
+    enum { HEADS = 4, KV_HEADS = 2, DIM = 8, MORE = 5 };
+    const rp_rope rope = {.n_heads = HEADS + KV_HEADS, .head_dim = DIM, .theta = 100};
+    const rp_attention attention = {.n_heads = HEADS,
+                                    .head_dim = DIM,
+                                    .rel_bias = -1,
+                                    .window = window,
+                                    .n_kv_heads = KV_HEADS,
+                                    .causal = true};
+    rp_value y = product(n, "qkv", x, 24, (HEADS + 2 * KV_HEADS) * DIM + MORE);
+    y = rp_graph_attention(n->graph, "core", rp_graph_rope(n->graph, "rope", y, &rope), &attention);
+    return rp_graph_gemm(n->graph, "out", y, weight(n, 24, HEADS * DIM, 0.3f), -1, RP_ACT_NONE, x);
+}
+
+/* The second layer's rows are read whole, or only the last and the marked. */
+static void make_decoder(struct net *n, bool whole, int32_t window)
+{
+    net_begin(n, 5);
+    rp_value x = decoder_layer(n, embedding(n, 24), window);
+    if (whole)
+        x = decoder_layer(n, x, 0);
+    rp_graph_output(n->graph, "rows", x, RP_ROWS_TOKENS, 24);
+    if (!whole)
+        x = decoder_layer(n, x, 0);
+    const rp_value last =
+        rp_graph_pool(n->graph, "pool", product(n, "head", x, 24, 9), RP_POOL_LAST);
+    rp_graph_output(n->graph, "last", last, RP_ROWS_SEQS, 9);
+    rp_graph_output(n->graph, "marked", rp_graph_gather_markers(n->graph, "marked", x),
+                    RP_ROWS_MARKERS, 24);
+}
+
+static void make_whole_decoder(struct net *n)
+{
+    make_decoder(n, true, 20);
+}
+
+static void make_pruned_decoder(struct net *n)
+{
+    make_decoder(n, false, 0);
+}
+
+static void make_pruned_window_decoder(struct net *n)
+{
+    make_decoder(n, false, 3);
+}
+
 /* Decays below 1 and rates from 0 on, for n_heads heads: the numbers before are not negative. */
 static rp_value gates_of(struct net *n, rp_value x, size_t width, size_t n_heads)
 {
@@ -177,13 +226,6 @@ static rp_value attention_layer(struct net *n, rp_value x, size_t width, int32_t
     y = rp_graph_rope(n->graph, "rope", y, &rope);
     y = rp_graph_attention(n->graph, "attn", y, &attention);
     return rp_graph_gemm(n->graph, "o", y, weight(n, width, 32, 0.3f), -1, RP_ACT_NONE, x);
-}
-
-static void make_attention(struct net *n)
-{
-    net_begin(n, 4);
-    const rp_value x = attention_layer(n, embedding(n, 24), 24, 0);
-    outputs(n, attention_layer(n, x, 24, 20), 24);
 }
 
 /* All kinds of layers, and of the last, attention, only the rows that are read. */
@@ -367,6 +409,14 @@ static void children_of_rows(void **state)
     children_are_as_if_uncut(make_plain);
 }
 
+static void children_of_decoders(void **state)
+{
+    (void)state;
+    children_are_as_if_uncut(make_whole_decoder);
+    children_are_as_if_uncut(make_pruned_decoder);
+    children_are_as_if_uncut(make_pruned_window_decoder);
+}
+
 static void children_of_convolutions(void **state)
 {
     (void)state;
@@ -378,12 +428,6 @@ static void children_of_delta_rules(void **state)
     (void)state;
     children_are_as_if_uncut(make_gdn);
     children_are_as_if_uncut(make_one_head);
-}
-
-static void children_of_attention(void **state)
-{
-    (void)state;
-    children_are_as_if_uncut(make_attention);
 }
 
 static void children_of_hybrids(void **state)
@@ -693,18 +737,19 @@ static void same_bits_in_any_batch(void **state)
     same_bits(make_hybrid);
     same_bits(make_one_head);
     same_bits(make_mixed);
+    same_bits(make_whole_decoder);
+    same_bits(make_pruned_decoder);
 }
 
 /* Every step of a batch with parents, by the digest of all of them. */
-static void same_bits_for_every_isa(void **state)
+static void same_digest(void (*make)(struct net *))
 {
-    (void)state;
     const uint32_t levels[] = {RP_ISA_SCALAR, RP_ISA_AVX2, RP_ISA_AVX2 | RP_ISA_AVX512,
                                RP_ISA_NEON};
     static struct family f;
     struct net n;
     uint64_t want = 0;
-    make_hybrid(&n);
+    make(&n);
     make_families(&f, 5);
     for (size_t i = 0; i < COUNT(levels); i++) {
         if ((levels[i] & rp_isa_detected()) != levels[i])
@@ -722,6 +767,14 @@ static void same_bits_for_every_isa(void **state)
     }
     assert_int_not_equal(want, 0);
     net_free(&n);
+}
+
+static void same_bits_for_every_isa(void **state)
+{
+    (void)state;
+    same_digest(make_hybrid);
+    same_digest(make_whole_decoder);
+    same_digest(make_pruned_window_decoder);
 }
 
 /* The state after the last row does not know what else is in the bucket: three tokens in a bucket
@@ -779,12 +832,11 @@ static void warm_runs_allocate_nothing(void **state)
  */
 
 /* What the profile of one worker counts is what the plan says of the batch. */
-static void profiles_count_what_runs(void **state)
+static void profile_counts(void (*make)(struct net *))
 {
-    (void)state;
     static struct family f;
     struct net n;
-    make_hybrid(&n);
+    make(&n);
     make_families(&f, 7);
     rp_session *s = make_session(&n, NULL, false);
     assert_int_equal(rp_session_profile_start(s, 0, NULL), RP_OK);
@@ -800,7 +852,7 @@ static void profiles_count_what_runs(void **state)
         rp_step_info info;
         assert_int_equal(rp_plan_step(plan, i, &info), RP_OK);
         const bool counts = strcmp(info.kind, "gemm") == 0 || strcmp(info.kind, "conv") == 0 ||
-                            strcmp(info.kind, "gdn") == 0;
+                            strcmp(info.kind, "gdn") == 0 || strcmp(info.kind, "attention") == 0;
         counted += counts ? profile.steps[i].flops : 0;
         if (strcmp(info.kind, "conv") == 0) /* 117 channels, kernel 4 */
             assert_int_equal(profile.steps[i].flops, 2 * 4 * 117 * (uint64_t)f.cu[f.batch.n_seqs]);
@@ -808,6 +860,15 @@ static void profiles_count_what_runs(void **state)
     assert_int_equal(counted, rp_plan_flops(plan, &f.batch));
     rp_session_destroy(s);
     net_free(&n);
+}
+
+static void profiles_count_what_runs(void **state)
+{
+    (void)state;
+    profile_counts(make_hybrid);
+    profile_counts(make_whole_decoder);
+    profile_counts(make_pruned_decoder);
+    profile_counts(make_pruned_window_decoder);
 }
 
 /* A row alone: q k^T and k S, q S, then the state and the output. */
@@ -1049,9 +1110,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(children_of_rows),
+        cmocka_unit_test(children_of_decoders),
         cmocka_unit_test(children_of_convolutions),
         cmocka_unit_test(children_of_delta_rules),
-        cmocka_unit_test(children_of_attention),
         cmocka_unit_test(children_of_hybrids),
         cmocka_unit_test(convolution_kernels),
         cmocka_unit_test(rows_that_are_not_there_are_zeros),

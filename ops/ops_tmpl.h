@@ -17,6 +17,14 @@
 #include <math.h>
 #include <string.h>
 
+/* What is made over for each kind of norm and count of rows, so that loops keep to registers. Plain
+ * C has no registers to keep to, and compilers take minutes over it all in one function. */
+#if defined(RP_V16_SCALAR)
+#define OPS_FN static __attribute__((noinline))
+#else
+#define OPS_FN RP_V16_FN
+#endif
+
 /* ---- embedding --------------------------------------------------------------------------------
  */
 
@@ -146,8 +154,8 @@ struct moments {
         }                                                                                          \
     }
 
-RP_V16_FN void moments_of(const struct norm *g, const float *x, size_t ldx, const unsigned n,
-                          struct moments *m)
+OPS_FN void moments_of(const struct norm *g, const float *x, size_t ldx, const unsigned n,
+                       struct moments *m)
 {
     v16 sum[NORM_ROWS], mean[NORM_ROWS];
     EACH_ROW(ROW_CLEAR)
@@ -164,8 +172,8 @@ RP_V16_FN void moments_of(const struct norm *g, const float *x, size_t ldx, cons
         sum[i] = v_fma(v, v, sum[i]);                                                              \
     }
 
-RP_V16_FN void mean_squares_of(const struct norm *g, const float *x, size_t ldx, const unsigned n,
-                               struct moments *m)
+OPS_FN void mean_squares_of(const struct norm *g, const float *x, size_t ldx, const unsigned n,
+                            struct moments *m)
 {
     v16 sum[NORM_ROWS];
     EACH_ROW(ROW_CLEAR)
@@ -173,8 +181,8 @@ RP_V16_FN void mean_squares_of(const struct norm *g, const float *x, size_t ldx,
     EACH_ROW(ROW_MOMENTS)
 }
 
-RP_V16_FN void any_moments(const struct norm *g, enum norm_kind kind, const float *x, size_t ldx,
-                           const unsigned n, struct moments *m)
+OPS_FN void any_moments(const struct norm *g, enum norm_kind kind, const float *x, size_t ldx,
+                        const unsigned n, struct moments *m)
 {
     if (kind == LAYER)
         moments_of(g, x, ldx, n, m);
@@ -183,8 +191,8 @@ RP_V16_FN void any_moments(const struct norm *g, enum norm_kind kind, const floa
 }
 
 /* As many rows at once as there are, of up to `rows`; how many those were. */
-RP_V16_FN size_t next_moments(const struct norm *g, enum norm_kind kind, const float *x, size_t ldx,
-                              size_t rows, struct moments *m)
+OPS_FN size_t next_moments(const struct norm *g, enum norm_kind kind, const float *x, size_t ldx,
+                           size_t rows, struct moments *m)
 {
     if (rows < NORM_ROWS) {
         any_moments(g, kind, x, ldx, 1, m);
@@ -211,8 +219,8 @@ RP_V16_FN v16 normed(const struct norm *g, enum norm_kind kind, const float *x, 
 }
 
 /* Rows that lie ldx apart.  Each lies in the first-level cache when it is normed. */
-RP_V16_FN void norm_rows(const struct norm *g, enum norm_kind kind, const float *x, size_t ldx,
-                         float *y, size_t ldy, size_t rows)
+OPS_FN void norm_rows(const struct norm *g, enum norm_kind kind, const float *x, size_t ldx,
+                      float *y, size_t ldy, size_t rows)
 {
     struct moments m[NORM_ROWS];
     for (size_t r = 0, n; r < rows; r += n) {
@@ -430,8 +438,8 @@ RP_V16_FN v16 finite(v16 x)
 }
 
 /* Heads [h, h + n) of all rows: what depends on the head alone is computed once. */
-RP_V16_FN void gate_heads(const struct rp_ops_gdn_gates *g, size_t h, size_t n, const float *x,
-                          size_t ldx, float *y, size_t ldy, size_t rows)
+OPS_FN void gate_heads(const struct rp_ops_gdn_gates *g, size_t h, size_t n, const float *x,
+                       size_t ldx, float *y, size_t ldy, size_t rows)
 {
     const v16 a_log = v_load_some(g->a_log + h, n);
     const v16 rate = finite(g->linear_rate ? a_log : v_neg(v_exp(a_log)));
@@ -843,9 +851,8 @@ static void quantize(const float *x, size_t ldx, const float *factors, size_t wi
 }
 
 /* A row normed, its range taken on the way. */
-RP_V16_FN struct rp_qgemm_row_tail norm_tail(const struct norm *g, enum norm_kind kind,
-                                             const float *x, struct moments m, const float *factors,
-                                             float *y)
+OPS_FN struct rp_qgemm_row_tail norm_tail(const struct norm *g, enum norm_kind kind, const float *x,
+                                          struct moments m, const float *factors, float *y)
 {
     struct range range = range_of_none();
     size_t c = 0;
@@ -864,9 +871,9 @@ RP_V16_FN struct rp_qgemm_row_tail norm_tail(const struct norm *g, enum norm_kin
 
 /* n rows whose moments are known: ranges first, so that a row's tail is made while the next one is
  * normed; then all of them are rounded, from the first-level cache. */
-RP_V16_FN void norm_and_round(const struct norm *g, enum norm_kind kind, const float *x, size_t ldx,
-                              const struct moments *m, size_t n, float *y, size_t ldy,
-                              const float *factors, uint8_t *q)
+OPS_FN void norm_and_round(const struct norm *g, enum norm_kind kind, const float *x, size_t ldx,
+                           const struct moments *m, size_t n, float *y, size_t ldy,
+                           const float *factors, uint8_t *q)
 {
     struct rp_qgemm_row_tail tails[NORM_ROWS];
     for (size_t i = 0; i < n; i++)
@@ -875,9 +882,9 @@ RP_V16_FN void norm_and_round(const struct norm *g, enum norm_kind kind, const f
         round_row(y + i * ldy, factors, g->width, tails[i], q + i * rp_qgemm_row_bytes(g->width));
 }
 
-RP_V16_FN void norm_quantize(const struct norm *g, enum norm_kind kind, const float *x, size_t ldx,
-                             float *y, size_t ldy, bool keep, const float *factors, uint8_t *q,
-                             size_t rows)
+OPS_FN void norm_quantize(const struct norm *g, enum norm_kind kind, const float *x, size_t ldx,
+                          float *y, size_t ldy, bool keep, const float *factors, uint8_t *q,
+                          size_t rows)
 {
     struct moments m[NORM_ROWS];
     for (size_t r = 0, n; r < rows; r += n) {
@@ -925,8 +932,8 @@ RP_V16_FN v16 load_or_zero(const float *row, size_t c, size_t n)
 
 /* Columns [c, c + some) of n rows, CONV_ROWS or 1; row r of them reads x[r] to x[r + kernel - 1].
  */
-RP_V16_FN void conv_columns(const struct rp_ops_conv *p, const float *const *x, const unsigned n,
-                            size_t c, const size_t some, float *y, size_t ldy)
+OPS_FN void conv_columns(const struct rp_ops_conv *p, const float *const *x, const unsigned n,
+                         size_t c, const size_t some, float *y, size_t ldy)
 {
     v16 s0 = v_zero(), s1 = s0, s2 = s0, s3 = s0;
     for (size_t i = 0; i < p->kernel; i++) {
@@ -947,8 +954,8 @@ RP_V16_FN void conv_columns(const struct rp_ops_conv *p, const float *const *x, 
     v_store_some(y + 3 * ldy + c, p->b ? v_add(s3, b) : s3, some);
 }
 
-RP_V16_FN void conv_rows(const struct rp_ops_conv *p, const float *const *x, const unsigned n,
-                         float *y, size_t ldy)
+OPS_FN void conv_rows(const struct rp_ops_conv *p, const float *const *x, const unsigned n,
+                      float *y, size_t ldy)
 {
     for (size_t c0 = 0; c0 < p->width; c0 += CONV_COLUMNS) {
         const size_t c1 = p->width - c0 < CONV_COLUMNS ? p->width : c0 + CONV_COLUMNS;

@@ -583,6 +583,50 @@ static void widen(rp_dtype dtype, const void *x, float *y, size_t n)
     }
 }
 
+/* The bits of the nearest bf16, in the lower halves of the lanes: half of the last place that stays
+ * is added, and a tie's excess is less than that when the last place is even. */
+RP_V16_FN v16i bf16_of(v16 x)
+{
+    const v16i u = v_bits(x), odd = vi_and(vi_shr(u, 16), vi_set1(1));
+    const v16i y = vi_shr(vi_add(vi_add(u, vi_set1(0x7fff)), odd), 16);
+    return v_bits(v_sel_nan(x, v_from_bits(vi_set1(0x7fc0)), v_from_bits(y)));
+}
+
+/* The same for f16.  Below 2^-14 its numbers are 2^-24 apart, as floats from 1/2 on are: the adder
+ * rounds. */
+RP_V16_FN v16i f16_of(v16 x)
+{
+    const v16 a = v_abs(x), half = v_set1(0.5f);
+    const v16i sign = vi_and(vi_shr(v_bits(x), 16), vi_set1(0x8000));
+    const v16i u = v_bits(a), odd = vi_and(vi_shr(u, 13), vi_set1(1));
+    const v16i bias = vi_set1(0xfff - ((127 - 15) << 23));
+    const v16 normal = v_from_bits(vi_shr(vi_add(vi_add(u, bias), odd), 13));
+    const v16 small = v_from_bits(vi_add(v_bits(v_add(a, half)), vi_set1(-0x3f000000)));
+    v16 y = v_sel_lt(a, v_set1(0x1p-14f), small, normal);
+    y = v_sel_lt(a, v_set1(65520.0f), y, v_from_bits(vi_set1(0x7c00)));
+    y = v_sel_nan(a, v_from_bits(vi_set1(0x7e00)), y);
+    return vi_or(v_bits(y), sign);
+}
+
+static void narrow(rp_dtype dtype, const float *x, void *y, size_t n)
+{
+    uint16_t *halves = y;
+    if (dtype == RP_DTYPE_F32) {
+        memcpy(y, x, n * sizeof *x);
+        return;
+    }
+    for (size_t i = 0; i < n; i += 16) {
+        const size_t some = n - i < 16 ? n - i : 16;
+        const v16 v = v_load_some(x + i, some);
+        float lanes[16];
+        uint32_t bits[16];
+        v_store(lanes, v_from_bits(dtype == RP_DTYPE_F16 ? f16_of(v) : bf16_of(v)));
+        memcpy(bits, lanes, sizeof bits);
+        for (size_t j = 0; j < some; j++)
+            halves[i + j] = (uint16_t)bits[j];
+    }
+}
+
 /* ---- rows for INT8 products -------------------------------------------------------------------
  */
 
@@ -835,4 +879,5 @@ const struct rp_ops RP_OPS_TABLE = {
     .quantize = quantize,
     .layer_norm_quantize = layer_norm_quantize,
     .widen = widen,
+    .narrow = narrow,
 };

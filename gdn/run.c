@@ -7,7 +7,7 @@
  *
  * New states become the slots' only when all tasks have ended well.
  */
-#include "gdn/state.h"
+#include "gdn/batch.h"
 
 #include "pool/error.h"
 #include "pool/fpenv.h"
@@ -28,18 +28,12 @@
 /* Multiply-adds that are worth waking a thread. */
 #define MIN_WORK 100000
 
-struct input {
-    const char *name;
-    rp_gdn_input rows;
-    size_t width;
-};
-
 enum { Q, K, V, DECAY, BETA, N_INPUTS };
 
 struct run {
     rp_gdn_states *states;
     const rp_gdn_batch *batch;
-    struct input inputs[N_INPUTS];
+    struct rp_gdn_named inputs[N_INPUTS];
     size_t n_rows, n_seqs; /* sequences that have rows */
     size_t n_parts, part_columns;
     struct rp_counter checks, tasks;
@@ -53,58 +47,6 @@ void rp_gdn_batch_init(rp_gdn_batch *batch)
 
 /* ---- what is refused ---------------------------------------------------------------------------
  */
-
-/* Rows of `width` floats in memory that can be. */
-static rp_status check_rows(const char *name, const void *data, size_t ld, size_t n, size_t width,
-                            rp_error *err)
-{
-    size_t last, floats;
-    if (!data)
-        return rp_fail(err, RP_ERR_INVALID, "%s has no data", name);
-    if (n > 1 && ld < width)
-        return rp_fail(err, RP_ERR_INVALID,
-                       "%s: rows of %zu floats overlap each other, being %zu apart", name, width,
-                       ld);
-    if (!rp_mul_ok(n - 1, ld, &last) || !rp_add_ok(last, width, &floats) ||
-        floats > PTRDIFF_MAX / sizeof(float))
-        return rp_fail(err, RP_ERR_LIMIT,
-                       "%s elements: %zu rows, %zu floats apart, are past what memory can hold",
-                       name, n, ld);
-    return RP_OK;
-}
-
-static rp_status check_cu(const rp_gdn_batch *b, size_t *n_rows, rp_error *err)
-{
-    *n_rows = b->n_seqs;
-    if (!b->cu)
-        return RP_OK;
-    if (b->cu[0] != 0)
-        return rp_fail(err, RP_ERR_INVALID, "cu begins with %d, expected 0", b->cu[0]);
-    for (size_t i = 0; i < b->n_seqs; i++) {
-        if (b->cu[i + 1] < b->cu[i])
-            return rp_fail(err, RP_ERR_INVALID, "cu goes from %d down to %d at sequence %zu",
-                           b->cu[i], b->cu[i + 1], i);
-    }
-    *n_rows = (size_t)b->cu[b->n_seqs];
-    return RP_OK;
-}
-
-static rp_status check_slots(rp_gdn_states *s, const rp_gdn_batch *b, rp_error *err)
-{
-    rp_status status = RP_OK;
-    size_t i = 0;
-    for (; i < b->n_seqs; i++) {
-        status = rp_gdn_check_slot(s, b->slots[i], err);
-        if (status == RP_OK && s->named[b->slots[i]])
-            status = rp_fail(err, RP_ERR_INVALID, "slot %d is named twice", b->slots[i]);
-        if (status != RP_OK)
-            break;
-        s->named[b->slots[i]] = true;
-    }
-    while (i-- > 0)
-        s->named[b->slots[i]] = false;
-    return status;
-}
 
 static rp_status check_steps(const struct run *run, rp_error *err)
 {
@@ -126,11 +68,12 @@ static void name_inputs(struct run *run)
     const rp_gdn_states *s = run->states;
     const rp_gdn_batch *b = run->batch;
     const size_t keys = s->n_key_heads * s->key_dim, values = s->n_value_heads * s->value_dim;
-    run->inputs[Q] = (struct input){"q", b->q, keys};
-    run->inputs[K] = (struct input){"k", b->k, keys};
-    run->inputs[V] = (struct input){"v", b->v, values};
-    run->inputs[DECAY] = (struct input){"decay", b->decay, s->n_value_heads};
-    run->inputs[BETA] = (struct input){"beta", b->beta, s->n_value_heads};
+    run->inputs[Q] = (struct rp_gdn_named){"q", b->q, keys, false};
+    run->inputs[K] = (struct rp_gdn_named){"k", b->k, keys, false};
+    run->inputs[V] = (struct rp_gdn_named){"v", b->v, values, false};
+    run->inputs[DECAY] =
+        (struct rp_gdn_named){"decay", b->decay, s->n_value_heads, !s->options.linear_decay};
+    run->inputs[BETA] = (struct rp_gdn_named){"beta", b->beta, s->n_value_heads, false};
 }
 
 /* All but the numbers themselves. */
@@ -141,58 +84,21 @@ static rp_status check_batch(struct run *run, rp_error *err)
     if (b->struct_size != sizeof *b)
         return rp_fail(err, RP_ERR_INVALID, "rp_gdn_batch has struct_size %zu, expected %zu",
                        b->struct_size, sizeof *b);
-    if (b->n_seqs && !b->slots)
-        return rp_fail(err, RP_ERR_INVALID, "the batch has %zu sequences and no slots", b->n_seqs);
-    RP_TRY(check_cu(b, &run->n_rows, err));
-    RP_TRY(check_slots(s, b, err));
+    RP_TRY(rp_gdn_check_seqs(s, b->n_seqs, b->slots, b->cu, &run->n_rows, err));
     if (run->n_rows == 0)
         return RP_OK;
     name_inputs(run);
     for (int i = 0; i < N_INPUTS; i++) {
-        const struct input *in = &run->inputs[i];
-        RP_TRY(check_rows(in->name, in->rows.data, in->rows.ld, run->n_rows, in->width, err));
+        const struct rp_gdn_named *in = &run->inputs[i];
+        RP_TRY(
+            rp_gdn_check_rows(in->name, in->rows.data, in->rows.ld, run->n_rows, in->width, err));
     }
-    RP_TRY(check_rows("out", b->out, b->ld_out, run->n_rows, run->inputs[V].width, err));
+    RP_TRY(rp_gdn_check_rows("out", b->out, b->ld_out, run->n_rows, run->inputs[V].width, err));
     return check_steps(run, err);
 }
 
 /* ---- numbers that are none ---------------------------------------------------------------------
  */
-
-/* A log decay may be -inf: a factor of 0. */
-static bool bad_row(const struct run *run, int i, size_t row, size_t *column)
-{
-    const struct input *in = &run->inputs[i];
-    const float *x = in->rows.data + row * in->rows.ld;
-    size_t c = 0, where;
-    if (!run->states->ops->nonfinite(x, in->width, &where))
-        return false;
-    for (c = where; c < in->width; c++) {
-        if (isfinite(x[c]) || (i == DECAY && !run->states->options.linear_decay && x[c] < 0))
-            continue;
-        *column = c;
-        return true;
-    }
-    return false;
-}
-
-/* The first bad number of rows [r0, r1): its input, row and column. */
-struct place {
-    const struct input *in;
-    size_t row, column;
-};
-
-static bool bad_rows(const struct run *run, size_t r0, size_t r1, struct place *where)
-{
-    for (where->row = r0; where->row < r1; where->row++) {
-        for (int i = 0; i < N_INPUTS; i++) {
-            where->in = &run->inputs[i];
-            if (bad_row(run, i, where->row, &where->column))
-                return true;
-        }
-    }
-    return false;
-}
 
 static void check_numbers(struct run *run)
 {
@@ -200,37 +106,19 @@ static void check_numbers(struct run *run)
     for (size_t i; (i = rp_claim(&run->checks)) < n;) {
         const size_t r0 = i * CHECK_ROWS;
         const size_t r1 = run->n_rows - r0 < CHECK_ROWS ? run->n_rows : r0 + CHECK_ROWS;
-        struct place where;
-        if (bad_rows(run, r0, r1, &where))
+        struct rp_gdn_place where;
+        if (rp_gdn_find_bad(run->states, run->inputs, N_INPUTS, r0, r1, &where))
             atomic_store_explicit(&run->bad_input, true, memory_order_relaxed);
     }
 }
 
-static rp_status fail_by_number(const char *name, size_t row, size_t column, float x, rp_error *err)
+static rp_status fail_by(const struct run *run, const struct rp_gdn_named *inputs, size_t n,
+                         rp_error *err)
 {
-    return rp_fail(err, RP_ERR_NONFINITE, "%s, row %zu, column %zu is %s", name, row, column,
-                   isnan(x) ? "NaN" : "infinite");
-}
-
-static rp_status fail_by_input(const struct run *run, rp_error *err)
-{
-    struct place p;
-    if (!bad_rows(run, 0, run->n_rows, &p))
-        return rp_fail(err, RP_ERR_NONFINITE, "inputs changed while they were looked at");
-    return fail_by_number(p.in->name, p.row, p.column,
-                          p.in->rows.data[p.row * p.in->rows.ld + p.column], err);
-}
-
-static rp_status fail_by_out(const struct run *run, rp_error *err)
-{
-    const rp_gdn_states *s = run->states;
-    const rp_gdn_batch *b = run->batch;
-    const size_t width = s->n_value_heads * s->value_dim;
-    for (size_t r = 0, c; r < run->n_rows; r++) {
-        if (s->ops->nonfinite(b->out + r * b->ld_out, width, &c))
-            return fail_by_number("out", r, c, b->out[r * b->ld_out + c], err);
-    }
-    return rp_fail(err, RP_ERR_NONFINITE, "out changed while it was looked at");
+    struct rp_gdn_place where;
+    if (!rp_gdn_find_bad(run->states, inputs, n, 0, run->n_rows, &where))
+        return rp_fail(err, RP_ERR_NONFINITE, "a number changed while it was looked at");
+    return rp_gdn_fail_bad(&where, err);
 }
 
 /* ---- a task ------------------------------------------------------------------------------------
@@ -455,33 +343,17 @@ static int split(struct run *run)
     return (int)workers;
 }
 
-static void begin(struct run *run)
-{
-    rp_gdn_states *s = run->states;
-    const rp_gdn_batch *b = run->batch;
-    for (size_t i = 0; i < b->n_seqs; i++) {
-        struct rp_gdn_seq seq = {.slot = (size_t)b->slots[i], .row0 = i, .n = 1};
-        if (b->cu) {
-            seq.row0 = (size_t)b->cu[i];
-            seq.n = (size_t)(b->cu[i + 1] - b->cu[i]);
-        }
-        if (seq.n == 0)
-            continue;
-        seq.from = rp_blocks_read(&s->state, seq.slot);
-        seq.to = rp_blocks_begin(&s->state, seq.slot, s->options.in_place);
-        s->seqs[run->n_seqs++] = seq;
-    }
-}
-
 /* What the region has found, if anything. */
 static rp_status verdict(const struct run *run, rp_error *err)
 {
+    const rp_gdn_batch *b = run->batch;
+    const struct rp_gdn_named out = {"out", {b->out, b->ld_out}, run->inputs[V].width, false};
     const rp_fpenv callers = rp_fpenv_enter();
     rp_status status = RP_OK;
     if (run->bad_input)
-        status = fail_by_input(run, err);
+        status = fail_by(run, run->inputs, N_INPUTS, err);
     else if (run->bad_out)
-        status = fail_by_out(run, err);
+        status = fail_by(run, &out, 1, err);
     else if (run->bad_state)
         status =
             rp_fail(err, RP_ERR_NONFINITE, "a state has grown past the largest number of its type");
@@ -495,11 +367,11 @@ rp_status rp_gdn_run(rp_gdn_states *states, const rp_gdn_batch *batch, rp_error 
     RP_TRY(check_batch(&run, err));
     if (run.n_rows == 0)
         return RP_OK;
-    begin(&run);
+    run.n_seqs = rp_gdn_begin(states, &states->state, states->options.in_place, batch->n_seqs,
+                              batch->slots, batch->cu);
     rp_status status = rp_pool_region(states->options.pool, split(&run), region, &run, err);
     if (status == RP_OK)
         status = verdict(&run, err);
-    for (size_t i = 0; i < run.n_seqs; i++)
-        rp_blocks_end(&states->state, states->seqs[i].slot, status == RP_OK);
+    rp_gdn_end(states, &states->state, run.n_seqs, status == RP_OK);
     return status;
 }

@@ -807,6 +807,216 @@ static void test_conv_rows(void **state)
     rp_gdn_states_destroy(s);
 }
 
+/* ---- the convolution ---------------------------------------------------------------------------
+ */
+
+enum { CONV_ROWS = 71, CHANNELS = 37, CONV_LD = CHANNELS + GAP };
+
+struct conv_rows {
+    float x[CONV_ROWS * CONV_LD], w[8 * CHANNELS], b[CHANNELS], out[CONV_ROWS * CONV_LD];
+};
+
+static struct conv_rows *make_conv(uint64_t seed)
+{
+    struct conv_rows *c = malloc(sizeof *c);
+    assert_non_null(c);
+    for (size_t i = 0; i < CONV_ROWS * CONV_LD; i++)
+        c->x[i] = i % CONV_LD < CHANNELS ? random_float(&seed, 1.0f) : NAN;
+    for (size_t i = 0; i < 8 * CHANNELS; i++)
+        c->w[i] = random_float(&seed, 0.5f);
+    for (size_t i = 0; i < CHANNELS; i++)
+        c->b[i] = random_float(&seed, 0.5f);
+    memset(c->out, 0, sizeof c->out);
+    return c;
+}
+
+static rp_gdn_conv_batch conv_batch(struct conv_rows *c, size_t row0, size_t n_seqs,
+                                    const int32_t *slots, const int32_t *cu)
+{
+    rp_gdn_conv_batch b;
+    rp_gdn_conv_batch_init(&b);
+    b.n_seqs = n_seqs;
+    b.slots = slots;
+    b.cu = cu;
+    b.x = (rp_gdn_input){c->x + row0 * CONV_LD, CONV_LD};
+    b.w = c->w;
+    b.b = c->b;
+    b.out = c->out + row0 * CONV_LD;
+    b.ld_out = CONV_LD;
+    return b;
+}
+
+static rp_gdn_states *conv_states(size_t kernel, bool in_place, rp_pool *pool)
+{
+    const struct rows r = {.gdn = small};
+    rp_gdn_states_options o = options_of(&r);
+    o.conv_channels = CHANNELS;
+    o.conv_kernel = kernel;
+    o.in_place = in_place;
+    o.pool = pool;
+    return states_of(&o);
+}
+
+static void run_conv(rp_gdn_states *s, struct conv_rows *c, size_t row0, size_t n, int32_t slot)
+{
+    const int32_t cu[] = {0, (int32_t)n};
+    const rp_gdn_conv_batch b = conv_batch(c, row0, 1, &slot, cu);
+    MUST(rp_gdn_conv(s, &b, ERR));
+}
+
+/* Every kernel size against sums in double, the slot's rows before the sequence's own; then cut at
+ * every place: the same bits. */
+static void check_conv(size_t kernel, bool in_place)
+{
+    struct conv_rows *c = make_conv(kernel);
+    float before[7 * CHANNELS], kept[7 * CHANNELS], again[7 * CHANNELS];
+    const size_t n_kept = (kernel - 1) * CHANNELS;
+    uint64_t seed = 77;
+    for (size_t i = 0; i < n_kept; i++)
+        before[i] = random_float(&seed, 1.0f);
+    rp_gdn_states *s = conv_states(kernel, in_place, NULL);
+    MUST(rp_gdn_states_set_conv(s, 2, before, ERR));
+    MUST(rp_gdn_states_fork(s, 2, 1, ERR));
+    run_conv(s, c, 0, CONV_ROWS, 1);
+    for (size_t t = 0; t < CONV_ROWS; t++) {
+        for (size_t ch = 0; ch < CHANNELS; ch++) {
+            double sum = (double)c->b[ch];
+            for (size_t i = 0; i < kernel; i++) {
+                const size_t at = t + i; /* among the kept rows and those of x */
+                const float x = at < kernel - 1 ? before[at * CHANNELS + ch]
+                                                : c->x[(at - kernel + 1) * CONV_LD + ch];
+                sum += (double)c->w[i * CHANNELS + ch] * (double)x;
+            }
+            const double want = sum / (1 + exp(-sum));
+            assert_true(fabs(want - (double)c->out[t * CONV_LD + ch]) < 1e-6);
+        }
+    }
+    MUST(rp_gdn_states_get_conv(s, 1, kept, ERR));
+    for (size_t i = 0; i < n_kept; i++)
+        assert_true(kept[i] ==
+                    c->x[(CONV_ROWS - kernel + 1 + i / CHANNELS) * CONV_LD + i % CHANNELS]);
+    float *out = floats(CONV_ROWS * CONV_LD);
+    memcpy(out, c->out, sizeof c->out);
+    for (size_t cut = 1; cut < CONV_ROWS; cut += cut < 10 ? 1 : 20) {
+        MUST(rp_gdn_states_fork(s, 2, 3, ERR));
+        run_conv(s, c, 0, cut, 3);
+        run_conv(s, c, cut, CONV_ROWS - cut, 3);
+        assert_memory_equal(out, c->out, sizeof c->out);
+        MUST(rp_gdn_states_get_conv(s, 3, again, ERR));
+        assert_memory_equal(kept, again, n_kept * sizeof *kept);
+    }
+    MUST(rp_gdn_states_get_conv(s, 2, again, ERR)); /* what was forked is as it was */
+    assert_memory_equal(before, again, n_kept * sizeof *kept);
+    free(out);
+    free(c);
+    rp_gdn_states_destroy(s);
+}
+
+static void test_conv(void **state)
+{
+    (void)state;
+    for (size_t kernel = 1; kernel <= 8; kernel++) {
+        check_conv(kernel, false);
+        check_conv(kernel, true);
+    }
+}
+
+/* A ragged batch on several threads has the bits that each sequence has alone. */
+static void test_conv_batch(void **state)
+{
+    (void)state;
+    static const int32_t cu[] = {0, 1, 1, 3, 69, 71}, slots[] = {6, 2, 0, 3, 5};
+    for (int threads = 1; threads < 5; threads++) {
+        struct conv_rows *c = make_conv(5);
+        rp_pool *pool = pool_of(threads);
+        rp_gdn_states *s = conv_states(4, threads % 2, pool);
+        float kept[5][3 * CHANNELS], again[3 * CHANNELS];
+        for (size_t i = 0; i < 5; i++) {
+            if (cu[i + 1] > cu[i])
+                run_conv(s, c, (size_t)cu[i], (size_t)(cu[i + 1] - cu[i]), slots[i]);
+            MUST(rp_gdn_states_get_conv(s, slots[i], kept[i], ERR));
+            MUST(rp_gdn_states_reset(s, slots[i], ERR));
+        }
+        float *out = floats(CONV_ROWS * CONV_LD);
+        memcpy(out, c->out, sizeof c->out);
+        memset(c->out, 0, sizeof c->out);
+        const rp_gdn_conv_batch b = conv_batch(c, 0, 5, slots, cu);
+        const size_t count = alloc_count();
+        MUST(rp_gdn_conv(s, &b, ERR));
+        if (alloc_count_available())
+            assert_int_equal(alloc_count(), count);
+        assert_memory_equal(out, c->out, sizeof c->out);
+        for (size_t i = 0; i < 5; i++) {
+            MUST(rp_gdn_states_get_conv(s, slots[i], again, ERR));
+            assert_memory_equal(kept[i], again, sizeof again);
+        }
+        free(out);
+        free(c);
+        rp_gdn_states_destroy(s);
+        rp_pool_destroy(pool);
+    }
+}
+
+static void refuse_conv(rp_gdn_states *s, const rp_gdn_conv_batch *b, rp_status want,
+                        const char *words, const float *kept)
+{
+    float now[3 * CHANNELS];
+    rp_error err = {RP_OK, ""};
+    assert_int_equal(rp_gdn_conv(s, b, &err), want);
+    if (!strstr(err.message, words))
+        fail_msg("\"%s\" lacks \"%s\"", err.message, words);
+    if (kept) {
+        MUST(rp_gdn_states_get_conv(s, 3, now, ERR));
+        assert_memory_equal(now, kept, sizeof now);
+    }
+}
+
+static void test_refused_conv(void **state)
+{
+    (void)state;
+    static const int32_t cu[] = {0, 5, 71}, slots[] = {6, 3}, twice[] = {3, 3};
+    static const int32_t outside[] = {3, -1}, back[] = {0, 5, 4};
+    for (int in_place = 0; in_place < 2; in_place++) {
+        struct conv_rows *c = make_conv(5);
+        float kept[3 * CHANNELS];
+        rp_gdn_states *s = conv_states(4, in_place, NULL);
+        run_conv(s, c, 0, 9, 3);
+        MUST(rp_gdn_states_get_conv(s, 3, kept, ERR));
+        const rp_gdn_conv_batch good = conv_batch(c, 0, 2, slots, cu);
+        rp_gdn_conv_batch b;
+#define REFUSE(change, status, words)                                                              \
+    do {                                                                                           \
+        b = good;                                                                                  \
+        change;                                                                                    \
+        refuse_conv(s, &b, status, words, kept);                                                   \
+    } while (0)
+        REFUSE(b.struct_size = 3, RP_ERR_INVALID, "struct_size");
+        REFUSE(b.slots = twice, RP_ERR_INVALID, "slot 3 is named twice");
+        REFUSE(b.slots = outside, RP_ERR_INVALID, "slot -1 is not one of the 8");
+        REFUSE(b.cu = back, RP_ERR_INVALID, "cu goes from 5 down to 4 at sequence 1");
+        REFUSE(b.w = NULL, RP_ERR_INVALID, "w has no data");
+        REFUSE(b.x.data = NULL, RP_ERR_INVALID, "x has no data");
+        REFUSE(b.ld_out = 36, RP_ERR_INVALID, "out: rows of 37 floats overlap");
+        REFUSE(b.x.ld = (size_t)1 << 60, RP_ERR_LIMIT, "x elements: 71 rows");
+        REFUSE(b.activation = (rp_activation)7, RP_ERR_INVALID, "activation is 7");
+        REFUSE(c->x[70 * CONV_LD + 36] = NAN, RP_ERR_NONFINITE, "x, row 70, column 36 is NaN");
+        c->x[70 * CONV_LD + 36] = 3e38f;
+        c->w[3 * CHANNELS + 36] = 1e10f;
+        refuse_conv(s, &good, RP_ERR_NONFINITE, "out, row ", kept);
+        c->x[70 * CONV_LD + 36] = 1;
+        c->w[3 * CHANNELS + 36] = 1;
+        MUST(rp_gdn_conv(s, &good, ERR));
+#undef REFUSE
+        rp_gdn_states_destroy(s);
+        const struct rows r = {.gdn = small};
+        const rp_gdn_states_options o = options_of(&r);
+        s = states_of(&o);
+        refuse_conv(s, &good, RP_ERR_INVALID, "without a convolution", NULL);
+        rp_gdn_states_destroy(s);
+        free(c);
+    }
+}
+
 /* ---- halves ------------------------------------------------------------------------------------
  */
 
@@ -1259,6 +1469,9 @@ int main(void)
         cmocka_unit_test(test_forgets),
         cmocka_unit_test(test_nothing_to_do),
         cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_conv),
+        cmocka_unit_test(test_conv_batch),
+        cmocka_unit_test(test_refused_conv),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -170,6 +170,33 @@ RP_API void rp_gdn_batch_init(rp_gdn_batch *batch);
 RP_API RP_CHECKED rp_status rp_gdn_run(rp_gdn_states *states, const rp_gdn_batch *batch,
                                        rp_error *err);
 
+/* The causal convolution of each channel by itself that comes before the rule:
+ *
+ *     out[t][c] = activation(b[c] + sum over i of w[i][c] * x[t - conv_kernel + 1 + i][c])
+ *
+ * where rows before the first are what the slot keeps. */
+typedef struct rp_gdn_conv_batch {
+    size_t struct_size; /* sizeof(rp_gdn_conv_batch) */
+    size_t n_seqs;
+    const int32_t *slots, *cu; /* as of rp_gdn_batch */
+    rp_gdn_input x;            /* conv_channels */
+    const float *w; /* [conv_kernel][conv_channels], the last row for the row itself: checkpoints
+                       have it turned, [conv_channels][1][conv_kernel] */
+    const float *b; /* conv_channels, or NULL */
+    rp_activation activation; /* default RP_ACT_SILU */
+    float *out;               /* conv_channels a row; apart from x */
+    size_t ld_out;
+} rp_gdn_conv_batch;
+
+RP_API void rp_gdn_conv_batch_init(rp_gdn_conv_batch *batch);
+
+/* Runs the rows of the batch through the convolution; its slots then keep the last rows of x.  A
+ * row's bits are the same wherever its sequence is cut into calls.  Does not allocate.  Fails as
+ * rp_gdn_run, and then all that slots keep is as it was, in_place or not; RP_ERR_INVALID also for
+ * states without a convolution. */
+RP_API RP_CHECKED rp_status rp_gdn_conv(rp_gdn_states *states, const rp_gdn_conv_batch *batch,
+                                        rp_error *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -3,6 +3,8 @@
 #include "pool/memory.h"
 
 #define PANELS_OF_TOKENS ((RP_GDN_CHUNK + 15) / 16)
+/* The panels of columns of the widest tile. */
+#define GROUP_MAX 2
 
 /* The next part, lines of 16 floats, behind what is there already. */
 static bool place(size_t lines, size_t *offset, size_t *total)
@@ -22,11 +24,10 @@ bool rp_gdn_lay_out(const struct rp_gdn_args *shape, struct rp_gdn_layout *out)
     const size_t key_panels = dim / 16 + (dim % 16 != 0);
     const size_t value_panels = shape->value_dim / 16 + (shape->value_dim % 16 != 0);
     const size_t square = PANELS_OF_TOKENS * RP_GDN_CHUNK;
-    size_t rows, panels, deltas, lines, states;
+    size_t rows, panels, lines, states;
     if (!rp_mul_ok(key_panels, 16, &at.padded_dim) || !rp_mul_ok(key_panels, RP_GDN_CHUNK, &rows) ||
         !rp_mul_ok(at.padded_dim, PANELS_OF_TOKENS, &panels) ||
-        !rp_mul_ok(value_panels, RP_GDN_CHUNK, &deltas) || !rp_mul_ok(value_panels, dim, &lines) ||
-        !rp_mul_ok(lines, 16, &at.head_state) ||
+        !rp_mul_ok(value_panels, dim, &lines) || !rp_mul_ok(lines, 16, &at.head_state) ||
         !rp_mul_ok(lines, shape->n_value_heads / heads, &states))
         return false;
     if (!place(rows, &at.k_rows, &at.total) || !place(at.padded_dim, &at.q_rows, &at.total) ||
@@ -34,7 +35,7 @@ bool rp_gdn_lay_out(const struct rp_gdn_args *shape, struct rp_gdn_layout *out)
         !place(square, &at.kk, &at.total) || !place(square, &at.qk, &at.total) ||
         !place(square, &at.ratio, &at.total) || !place(square, &at.weights_k, &at.total) ||
         !place(square, &at.weights_q, &at.total) || !place(rows, &at.updates, &at.total) ||
-        !place(deltas, &at.deltas, &at.total) || !place(deltas, &at.products, &at.total) ||
+        !place(GROUP_MAX * RP_GDN_CHUNK, &at.deltas, &at.total) ||
         !place(states, &at.state, &at.total))
         return false;
     *out = at;

@@ -7,8 +7,9 @@
  * (docs/numerics.md), for one chunk of rows t = 0, 1, ... of one value head, with S as the chunk
  * before has left it:
  *
- *     n(x)    = x | x / sqrt(sum16(x x) + eps) | x / max(sqrt(sum16(x x)), eps)      (norm)
- *     k_t     = n(k of row t);  q_t = n(q of row t) * scale;  a_t = exp(g_t) (or g_t)
+ *     k_t     = x * (1 / n(x)) of the row's key x;  q_t = x * (scale / n(x)) of its query;
+ *               n(x) = 1, sqrt(sum16(x x) + eps) or max(sqrt(sum16(x x)), eps), as norm says
+ *     a_t     = exp(g_t), or g_t itself
  *     R[t][u] = R[t-1][u] * a_t,  R[t][t] = 1;  A_t = A_{t-1} * a_t,  A_{-1} = 1
  *     G[t][u] = chain over i of fma(k_t[i], k_u[i]),   H[t][u] = chain over i of fma(q_t[i],
  * k_u[i]) P[t][j] = chain over i of fma(k_t[i], S[i][j]),  O[t][j] = chain over i of fma(q_t[i],

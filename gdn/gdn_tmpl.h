@@ -33,7 +33,6 @@
 #define RP_GDN_GDN_TMPL_H
 
 #include "gdn/internal.h"
-#include "pool/split.h"
 #include "pool/v16.h"
 #include "pool/vmath.h"
 
@@ -109,6 +108,17 @@ RP_V16_FN void chains(const size_t m, const size_t n_vecs, size_t k, const float
     } while (0)
 #endif
 
+/* The rows of the next tile when m <= 16 are to do: 16 are 6 + 5 + 5 and not 6 + 6 + 4, which would
+ * have too few chains to hide the latency of an fma.  (Dividing by a number of tiles would take a
+ * tenth of a tile's time.) */
+static inline size_t tile_rows(size_t m)
+{
+    return m <= GDN_ROWS       ? m
+           : m <= 2 * GDN_ROWS ? (m + 1) / 2
+           : m <= 3 * GDN_ROWS ? (m + 2) / 3
+                               : GDN_ROWS;
+}
+
 /* c[n][i] = the chain over t of a[t][i] b[n][t]. */
 RP_V16_FN void plain_tile(const size_t m, const size_t n_vecs, size_t k, const float *a,
                           const float *b, size_t b_stride, float *c, size_t c_stride)
@@ -126,25 +136,62 @@ RP_V16_FN void plain_tile(const size_t m, const size_t n_vecs, size_t k, const f
     }
 }
 
-/* Rows of a state go on: s[n][i] = decay s[n][i], and then a chain as above. */
-RP_V16_FN void state_tile(const size_t m, const size_t n_vecs, float decay, size_t k,
-                          const float *a, const float *b, size_t b_stride, float *s,
-                          size_t s_stride)
+/* A row of the batch or of the state beside those before it in memory is a page away: its lines are
+ * asked for before a tile's chains and needed after them. */
+RP_V16_FN void fetch_line(const float *p)
+{
+    __builtin_prefetch(p, 0, 3);
+}
+
+RP_V16_FN void fetch_line_to_write(const float *p)
+{
+    __builtin_prefetch(p, 1, 3);
+}
+
+/* How many of n columns are in the panel that is number i of them. */
+RP_V16_FN size_t lanes_of(size_t n, size_t i)
+{
+    return n - 16 * i < 16 ? n - 16 * i : 16;
+}
+
+/* A group of panels of a state, and where it goes. */
+struct states {
+    size_t dim;
+    float *panels; /* [dim][16] each */
+    /* Rows ld apart: where the state goes, with `width` columns; NULL: back to the panels. */
+    float *to;
+    size_t ld, width;
+    const float *next; /* what is brought in next, from the same rows; NULL: nothing */
+};
+
+/* Rows [row, row + m) of a state go on: s = decay s, and then a chain as above. */
+RP_V16_FN void state_tile(const size_t m, const size_t n_vecs, const struct states *s, size_t row,
+                          float decay, size_t k, const float *a, const float *b, size_t b_stride)
 {
     const v16 by = v_set1(decay);
+    float *const in = s->panels + 16 * row;
     v16 acc[GDN_ROWS * GDN_VECS];
     UNROLL
     for (size_t i = 0; i < m; i++) {
         UNROLL
         for (size_t n = 0; n < n_vecs; n++)
-            acc[i * n_vecs + n] = v_mul(by, v_load(s + n * s_stride + 16 * i));
+            acc[i * n_vecs + n] = v_mul(by, v_load(in + n * 16 * s->dim + 16 * i));
+        if (s->next) {
+            for (size_t n = 0; n < n_vecs; n++)
+                fetch_line(s->next + (row + i) * s->ld + 16 * n);
+        }
     }
     chains(m, n_vecs, k, a, b, b_stride, acc);
     UNROLL
     for (size_t i = 0; i < m; i++) {
         UNROLL
-        for (size_t n = 0; n < n_vecs; n++)
-            v_store(s + n * s_stride + 16 * i, acc[i * n_vecs + n]);
+        for (size_t n = 0; n < n_vecs; n++) {
+            if (s->to)
+                v_store_some(s->to + (row + i) * s->ld + 16 * n, acc[i * n_vecs + n],
+                             lanes_of(s->width, n));
+            else
+                v_store(in + n * 16 * s->dim + 16 * i, acc[i * n_vecs + n]);
+        }
     }
 }
 
@@ -157,7 +204,11 @@ struct tokens {
     const float *decay, *beta;
     const float *state; /* from a panel to the next: state_stride */
     size_t state_stride;
-    float *deltas, *out; /* CHUNK * 16 */
+    float *deltas;  /* [CHUNK][16] a panel */
+    size_t columns; /* that there are from the first panel's on */
+    size_t column;  /* the first panel's, of: */
+    const float *const *values;
+    float *const *outputs; /* NULL for a token without one */
 };
 
 /* Lanes [lane, lane + m): what the state and the tokens before them make of keys or queries. */
@@ -178,22 +229,27 @@ RP_V16_FN void sum_up(const size_t m, const size_t n_vecs, const struct tokens *
     chains(m, n_vecs, t->first + lane, t->w + lane, t->deltas, 16 * CHUNK, acc);
 }
 
-/* Values of lanes [lane, lane + m) become deltas, each at once part of those below it. */
+/* The deltas of lanes [lane, lane + m), each at once part of those below it. */
 RP_V16_FN void delta_tile(const size_t m, const size_t n_vecs, const struct tokens *t, size_t lane)
 {
     v16 acc[GDN_ROWS * GDN_VECS];
+    for (size_t i = 0; i < m; i++) {
+        for (size_t n = 0; n < n_vecs; n++)
+            fetch_line(t->values[lane + i] + t->column + 16 * n);
+    }
     sum_up(m, n_vecs, t, lane, acc);
     float *d = t->deltas + 16 * (t->first + lane);
     const float *w = t->w + 16 * (t->first + lane) + lane;
     UNROLL
     for (size_t u = 0; u < m; u++, d += 16, w += 16) {
         const v16 beta = v_set1(t->beta[lane + u]);
+        const float *const v = t->values[lane + u] + t->column;
         v16 line[GDN_VECS];
         UNROLL
         for (size_t n = 0; n < n_vecs; n++) {
-            float *const at = d + n * 16 * CHUNK;
-            line[n] = v_mul(beta, v_sub(v_load(at), acc[u * n_vecs + n]));
-            v_store(at, line[n]);
+            line[n] = v_load_some(v + 16 * n, lanes_of(t->columns, n));
+            line[n] = v_mul(beta, v_sub(line[n], acc[u * n_vecs + n]));
+            v_store(d + n * 16 * CHUNK, line[n]);
         }
         UNROLL
         for (size_t i = u + 1; i < m; i++) {
@@ -209,12 +265,15 @@ RP_V16_FN void delta_tile(const size_t m, const size_t n_vecs, const struct toke
 RP_V16_FN void output_tile(const size_t m, const size_t n_vecs, const struct tokens *t, size_t lane)
 {
     v16 acc[GDN_ROWS * GDN_VECS];
+    for (size_t i = 0; i < m; i++) {
+        for (size_t n = 0; n < n_vecs && t->outputs[lane + i]; n++)
+            fetch_line_to_write(t->outputs[lane + i] + t->column + 16 * n);
+    }
     sum_up(m, n_vecs, t, lane, acc);
     const float *d = t->deltas + 16 * (t->first + lane);
     const float *w = t->w + 16 * (t->first + lane) + lane;
-    float *out = t->out + 16 * (t->first + lane);
     UNROLL
-    for (size_t u = 0; u < m; u++, d += 16, w += 16, out += 16) {
+    for (size_t u = 0; u < m; u++, d += 16, w += 16) {
         v16 line[GDN_VECS];
         UNROLL
         for (size_t n = 0; n < n_vecs; n++)
@@ -226,9 +285,16 @@ RP_V16_FN void output_tile(const size_t m, const size_t n_vecs, const struct tok
             for (size_t n = 0; n < n_vecs; n++)
                 acc[i * n_vecs + n] = v_fma(x, line[n], acc[i * n_vecs + n]);
         }
+    }
+    UNROLL
+    for (size_t u = 0; u < m; u++) {
+        float *const out = t->outputs[lane + u];
         UNROLL
-        for (size_t n = 0; n < n_vecs; n++)
-            v_store(out + n * 16 * CHUNK, acc[u * n_vecs + n]);
+        for (size_t n = 0; n < n_vecs; n++) {
+            if (out)
+                v_store_some(out + t->column + 16 * n, acc[u * n_vecs + n],
+                             lanes_of(t->columns, n));
+        }
     }
 }
 
@@ -239,11 +305,10 @@ RP_V16_FN void output_tile(const size_t m, const size_t n_vecs, const struct tok
 static void gram_panel(size_t m, size_t dim, const float *a, const float *b, size_t b_stride,
                        bool queries, float *c, size_t c_stride)
 {
-    const struct rp_split rows = rp_split(m, GDN_ROWS);
     const size_t n = queries ? 2 : 1;
-    for (size_t part = 0, i = 0; part < rows.n_parts; part++) {
-        const size_t height = rp_split_part(&rows, part);
+    for (size_t i = 0, height; i < m; i += height) {
         size_t v = 0;
+        height = tile_rows(m - i);
         for (; v + GDN_VECS <= n; v += GDN_VECS)
             WITH_HEIGHT(height, plain_tile, GDN_VECS, dim, a + i, b + v * b_stride, b_stride,
                         c + v * c_stride + 16 * i, c_stride);
@@ -252,7 +317,6 @@ static void gram_panel(size_t m, size_t dim, const float *a, const float *b, siz
             WITH_HEIGHT(height, plain_tile, 1, dim, a + i, b + v * b_stride, b_stride,
                         c + v * c_stride + 16 * i, c_stride);
 #endif
-        i += height;
     }
 }
 
@@ -260,28 +324,35 @@ static void gram_panel(size_t m, size_t dim, const float *a, const float *b, siz
 RP_V16_FN void token_panel(size_t m, const size_t n_vecs, const struct tokens *t,
                            const bool outputs)
 {
-    const struct rp_split rows = rp_split(m, GDN_ROWS);
-    for (size_t part = 0, lane = 0; part < rows.n_parts; part++) {
-        const size_t height = rp_split_part(&rows, part);
+    for (size_t lane = 0, height; lane < m; lane += height) {
+        height = tile_rows(m - lane);
         if (outputs)
             WITH_HEIGHT(height, output_tile, n_vecs, t, lane);
         else
             WITH_HEIGHT(height, delta_tile, n_vecs, t, lane);
-        lane += height;
     }
 }
 
-/* All rows of a group of panels of a state; `updates` has `n` tokens. */
-RP_V16_FN void state_panels(const size_t n_vecs, size_t dim, float decay, size_t n,
-                            const float *updates, const float *deltas, float *state)
+/* Brings a group of panels in. */
+static void load_panels(size_t n_vecs, const struct states *s, const float *from)
 {
-    for (size_t i0 = 0; i0 < dim; i0 += 16, updates += 16 * CHUNK) {
-        const struct rp_split rows = rp_split(dim - i0 < 16 ? dim - i0 : 16, GDN_ROWS);
-        for (size_t part = 0, i = 0; part < rows.n_parts; part++) {
-            const size_t height = rp_split_part(&rows, part);
-            WITH_HEIGHT(height, state_tile, n_vecs, decay, n, updates + i, deltas, 16 * CHUNK,
-                        state + 16 * (i0 + i), 16 * dim);
-            i += height;
+    for (size_t i = 0; i < s->dim; i++, from += s->ld) {
+        for (size_t n = 0; n < n_vecs; n++)
+            v_store(s->panels + 16 * (n * s->dim + i),
+                    v_load_some(from + 16 * n, lanes_of(s->width, n)));
+    }
+}
+
+/* All rows of a group of panels; `updates` has n tokens. */
+RP_V16_FN void state_panels(const size_t n_vecs, const struct states *s, float decay, size_t n,
+                            const float *updates, const float *deltas)
+{
+    for (size_t i0 = 0; i0 < s->dim; i0 += 16, updates += 16 * CHUNK) {
+        const size_t m = lanes_of(s->dim - i0, 0);
+        for (size_t i = 0, height; i < m; i += height) {
+            height = tile_rows(m - i);
+            WITH_HEIGHT(height, state_tile, n_vecs, s, i0 + i, decay, n, updates + i, deltas,
+                        16 * CHUNK);
         }
     }
 }
@@ -304,10 +375,13 @@ struct call {
     size_t n; /* rows of the chunk */
     size_t row[CHUNK];
     bool silent[CHUNK];
+    bool first, last; /* of the call's chunks */
     /* Of one value head: */
+    const float *values[CHUNK];
+    float *outputs[CHUNK];
     float decay[CHUNK]; /* A_t */
     float beta[CHUNK];
-    float last[CHUNK]; /* R[n - 1][t] */
+    float to_end[CHUNK]; /* R[n - 1][t] */
 };
 
 /* Value head number r of the key head, as far as [c0, c1) reaches into it. */
@@ -324,7 +398,7 @@ static struct head head_of(const struct call *c, size_t r, size_t c0, size_t c1,
     };
 }
 
-/* to[n] = norm(x) * scale, and zeros up to whole lines. */
+/* to[n] = x * (scale / what the norm divides by), and zeros up to whole lines. */
 static void norm_row(const struct rp_gdn_args *args, const float *x, float scale, float *to)
 {
     const size_t n = args->key_dim, tail = n % 16;
@@ -338,18 +412,17 @@ static void norm_row(const struct rp_gdn_args *args, const float *x, float scale
         const v16 v = v_load_n(x + i, tail);
         squares = v_fma(v, v, squares);
     }
-    float divisor = 1.0f;
     if (args->norm == RP_GDN_NORM_ROOT) {
-        divisor = sqrtf(v_sum(squares) + args->eps);
+        scale = scale / sqrtf(v_sum(squares) + args->eps);
     } else if (args->norm == RP_GDN_NORM_MAX) {
-        divisor = sqrtf(v_sum(squares));
-        divisor = divisor < args->eps ? args->eps : divisor; /* a NaN stays */
+        const float norm = sqrtf(v_sum(squares));
+        scale = scale / (norm < args->eps ? args->eps : norm); /* a NaN stays */
     }
-    const v16 by = v_set1(divisor), times = v_set1(scale);
+    const v16 by = v_set1(scale);
     for (i = 0; i + 16 <= n; i += 16)
-        v_store(to + i, v_mul(v_div(v_load(x + i), by), times));
+        v_store(to + i, v_mul(v_load(x + i), by));
     if (tail)
-        v_store(to + i, v_mul(v_div(v_load_n(x + i, tail), by), times));
+        v_store(to + i, v_mul(v_load_n(x + i, tail), by));
 }
 
 static float query_scale(const struct rp_gdn_args *args)
@@ -365,6 +438,15 @@ static const float *query_of(const struct call *c, size_t t)
 static const float *key_of(const struct call *c, size_t t)
 {
     return query_of(c, t) + c->args->n_key_heads * c->args->key_dim;
+}
+
+/* Keys and queries of a row that is worked on a few rows later. */
+static void fetch_tokens(const struct call *c, size_t t)
+{
+    for (size_t i = 0; t < c->n && i < c->args->key_dim; i += 16) {
+        fetch_line(key_of(c, t) + i);
+        fetch_line(query_of(c, t) + i);
+    }
 }
 
 /* 16 rows into a panel [n][16]. */
@@ -384,6 +466,7 @@ static void pack_tokens(const struct call *c)
         float *const k = c->base + c->at.k_rows + first * padded, *const q = c->base + c->at.q_rows;
         const size_t m = c->n - first < 16 ? c->n - first : 16;
         for (size_t i = 0; i < m; i++) {
+            fetch_tokens(c, first + i + 4);
             norm_row(c->args, key_of(c, first + i), 1.0f, k + i * padded);
             norm_row(c->args, query_of(c, first + i), scale, q + i * padded);
         }
@@ -438,8 +521,8 @@ static void follow_decays(struct call *c, size_t head)
     for (size_t t = 0; t < c->n; t++) {
         float *const lanes = c->base + c->at.ratio + t / 16 * 16 * CHUNK + t % 16;
         for (size_t u = 0; u < t; u++)
-            lanes[16 * u] = c->last[u] *= a[t];
-        lanes[16 * t] = c->last[t] = 1.0f;
+            lanes[16 * u] = c->to_end[u] *= a[t];
+        lanes[16 * t] = c->to_end[t] = 1.0f;
         c->decay[t] = all *= a[t];
     }
 }
@@ -463,55 +546,47 @@ static void weigh_keys(const struct call *c)
     const size_t padded = c->at.padded_dim;
     float *const to = c->base + c->at.updates;
     for (size_t t = 0; t < c->n; t++) {
-        const v16 by = v_set1(c->last[t]);
+        const v16 by = v_set1(c->to_end[t]);
         const float *k = c->base + c->at.k_rows + t * padded;
         for (size_t i = 0; i < padded; i += 16)
             v_store(to + i * CHUNK + 16 * t, v_mul(by, v_load(k + i)));
     }
 }
 
-static void load_values(const struct call *c, const struct head *h)
+/* Where the chunk's values are and its outputs go. */
+static void find_rows(struct call *c, const struct head *h)
 {
     const struct rp_gdn_args *args = c->args;
-    const size_t column =
-        2 * args->n_key_heads * args->key_dim + h->number * args->value_dim + h->l0;
+    const size_t column = h->number * args->value_dim + h->l0;
+    const float *const values = args->qkv + 2 * args->n_key_heads * args->key_dim + column;
     for (size_t t = 0; t < c->n; t++) {
-        const float *v = args->qkv + c->row[t] * args->ld + column;
-        float *to = c->base + c->at.deltas + 16 * t;
-        for (size_t j = 0; j < h->width; j += 16, to += 16 * CHUNK)
-            v_store(to, v_load_some(v + j, h->width - j < 16 ? h->width - j : 16));
-    }
-}
-
-static void store_outputs(const struct call *c, const struct head *h)
-{
-    const struct rp_gdn_args *args = c->args;
-    for (size_t t = 0; t < c->n; t++) {
-        float *to = args->out + c->row[t] * args->ld_out + h->number * args->value_dim + h->l0;
-        const float *y = c->base + c->at.products + 16 * t;
-        for (size_t j = 0; j < h->width && !c->silent[t]; j += 16, y += 16 * CHUNK)
-            v_store_some(to + j, v_load(y), h->width - j < 16 ? h->width - j : 16);
+        c->values[t] = values + c->row[t] * args->ld;
+        c->outputs[t] = c->silent[t] ? NULL : args->out + c->row[t] * args->ld_out + column;
     }
 }
 
 /* A group of panels of columns through the chunk. */
-RP_V16_FN void run_panels(const struct call *c, const size_t n_vecs, float *state, float *deltas,
-                          float *out)
+RP_V16_FN void run_panels(const struct call *c, const size_t n_vecs, size_t column,
+                          const struct states *s)
 {
-    const size_t dim = c->args->key_dim, padded = c->at.padded_dim;
+    const size_t padded = c->at.padded_dim;
+    float *const deltas = c->base + c->at.deltas;
     for (int outputs = 0; outputs < 2; outputs++) {
         for (size_t first = 0; first < c->n; first += 16) {
             const struct tokens t = {
                 .first = first,
-                .dim = dim,
+                .dim = s->dim,
                 .in = c->base + (outputs ? c->at.queries : c->at.keys) + first * padded,
                 .w = c->base + (outputs ? c->at.weights_q : c->at.weights_k) + first * CHUNK,
                 .decay = c->decay + first,
                 .beta = c->beta + first,
-                .state = state,
-                .state_stride = 16 * dim,
+                .state = s->panels,
+                .state_stride = 16 * s->dim,
                 .deltas = deltas,
-                .out = out,
+                .columns = s->width,
+                .column = column,
+                .values = c->values + first,
+                .outputs = c->outputs + first,
             };
             if (!outputs)
                 token_panel(panel_rows(c, first), n_vecs, &t, false);
@@ -519,50 +594,39 @@ RP_V16_FN void run_panels(const struct call *c, const size_t n_vecs, float *stat
                 token_panel(panel_rows(c, first), n_vecs, &t, true);
         }
     }
-    state_panels(n_vecs, dim, c->decay[c->n - 1], c->n, c->base + c->at.updates, deltas, state);
+    state_panels(n_vecs, s, c->decay[c->n - 1], c->n, c->base + c->at.updates, deltas);
 }
 
-static void run_head(struct call *c, const struct head *h)
+/* The chunk for one value head.  The first chunk brings its state in, panel by panel, and has the
+ * next one fetched meanwhile; the last chunk brings it back.  `next`: the state of the next head.
+ */
+static void run_head(struct call *c, const struct head *h, const float *next)
 {
+    const size_t dim = c->args->key_dim;
     follow_decays(c, h->number);
     weigh_tokens(c);
     weigh_keys(c);
-    load_values(c, h);
-    const size_t n_panels = (h->width + 15) / 16;
-    float *const deltas = c->base + c->at.deltas, *const out = c->base + c->at.products;
-    size_t p = 0;
-    for (; p + GDN_VECS <= n_panels; p += GDN_VECS)
-        run_panels(c, GDN_VECS, h->panels + p * 16 * c->args->key_dim, deltas + p * 16 * CHUNK,
-                   out + p * 16 * CHUNK);
+    find_rows(c, h);
+    for (size_t column = 0, n_vecs; column < h->width; column += 16 * n_vecs) {
+        float *const state = h->state + column;
+        n_vecs = h->width - column > 16 * (GDN_VECS - 1) ? GDN_VECS : 1;
+        struct states s = {
+            .dim = dim,
+            .panels = h->panels + column * dim,
+            .to = c->last ? state : NULL,
+            .ld = c->args->value_dim,
+            .width = h->width - column,
+        };
+        if (c->first) {
+            load_panels(n_vecs, &s, state);
+            s.next = s.width > 16 * n_vecs ? state + 16 * n_vecs : next;
+        }
+        if (n_vecs == GDN_VECS)
+            run_panels(c, GDN_VECS, column, &s);
 #if GDN_VECS > 1
-    for (; p < n_panels; p++)
-        run_panels(c, 1, h->panels + p * 16 * c->args->key_dim, deltas + p * 16 * CHUNK,
-                   out + p * 16 * CHUNK);
+        else
+            run_panels(c, 1, column, &s);
 #endif
-    store_outputs(c, h);
-}
-
-/* ---- states ----------------------------------------------------------------------------- */
-
-static void load_state(const struct call *c, const struct head *h)
-{
-    const size_t dim = c->args->key_dim;
-    for (size_t i = 0; i < dim; i++) {
-        const float *from = h->state + i * c->args->value_dim;
-        float *to = h->panels + 16 * i;
-        for (size_t j = 0; j < h->width; j += 16, to += 16 * dim)
-            v_store(to, v_load_some(from + j, h->width - j < 16 ? h->width - j : 16));
-    }
-}
-
-static void store_state(const struct call *c, const struct head *h)
-{
-    const size_t dim = c->args->key_dim;
-    for (size_t i = 0; i < dim; i++) {
-        float *to = h->state + i * c->args->value_dim;
-        const float *from = h->panels + 16 * i;
-        for (size_t j = 0; j < h->width; j += 16, from += 16 * dim)
-            v_store_some(to + j, v_load(from), h->width - j < 16 ? h->width - j : 16);
     }
 }
 
@@ -667,24 +731,19 @@ static void run(const struct rp_gdn_args *args, const struct rp_gdn_rows *pieces
         norm_row(args, key_of(&c, 0), 1.0f, c.base + c.at.k_rows);
         norm_row(args, query_of(&c, 0), query_scale(args), c.base + c.at.q_rows);
     }
-    for (size_t r = first; r < end; r++) {
+    for (size_t r = first; r < end && n == 1; r++) {
         const struct head h = head_of(&c, r, c0, c1, state);
-        if (n == 1)
-            step_head(&c, &h);
-        else
-            load_state(&c, &h);
+        step_head(&c, &h);
     }
-    while (n > 1 && next_chunk(&c, &place) > 0) {
+    for (size_t left = n; n > 1 && next_chunk(&c, &place) > 0; left -= c.n) {
+        c.first = left == n;
+        c.last = left == c.n;
         pack_tokens(&c);
         multiply_tokens(&c);
         for (size_t r = first; r < end; r++) {
             const struct head h = head_of(&c, r, c0, c1, state);
-            run_head(&c, &h);
+            run_head(&c, &h, r + 1 < end ? head_of(&c, r + 1, c0, c1, state).state : NULL);
         }
-    }
-    for (size_t r = first; n > 1 && r < end; r++) {
-        const struct head h = head_of(&c, r, c0, c1, state);
-        store_state(&c, &h);
     }
 }
 

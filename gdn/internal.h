@@ -29,14 +29,13 @@ extern const struct rp_gdn_kernel rp_gdn_neon;
  *       ratio           as kk: R[t][u]
  *       weights_k, _q   as kk: R G and R H
  *       updates         a panel of keys i each: [C][16], t downwards: R[last][t] k_t[i]
- *       deltas          a panel of columns each: [C][16]: v_t, then d_t
- *       products        as deltas: the output
+ *       deltas          a panel of columns each, as many as a tile is wide: [C][16]
  *     all along, for each value head:
  *       state           a panel of columns each: [key_dim][16]
  */
 struct rp_gdn_layout {
     size_t k_rows, q_rows, keys, queries, kk, qk, ratio, weights_k, weights_q, updates, deltas,
-        products, state;
+        state;
     size_t total;
     size_t padded_dim; /* key_dim to 16 */
     size_t head_state; /* from a value head's state to the next one's */

@@ -265,7 +265,7 @@ static void check_results_near(const struct batch *b, const float *want, double 
 
 static void contract_norm(const struct rp_gdn_args *a, const float *x, float scale, float *to)
 {
-    float part[16] = {0}, divisor = 1;
+    float part[16] = {0};
     for (size_t i = 0; i < a->key_dim; i++)
         part[i % 16] = fmaf(x[i], x[i], part[i % 16]);
     for (int half = 8; half; half /= 2) {
@@ -273,11 +273,11 @@ static void contract_norm(const struct rp_gdn_args *a, const float *x, float sca
             part[l] += part[l + half];
     }
     if (a->norm == RP_GDN_NORM_ROOT)
-        divisor = sqrtf(part[0] + a->eps);
+        scale /= sqrtf(part[0] + a->eps);
     if (a->norm == RP_GDN_NORM_MAX)
-        divisor = sqrtf(part[0]) > a->eps ? sqrtf(part[0]) : a->eps;
+        scale /= sqrtf(part[0]) > a->eps ? sqrtf(part[0]) : a->eps;
     for (size_t i = 0; i < a->key_dim; i++)
-        to[i] = x[i] / divisor * scale;
+        to[i] = x[i] * scale;
 }
 
 /* The deltas and outputs of row t of a chunk, for one column j of one value head. */

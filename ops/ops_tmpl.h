@@ -608,23 +608,37 @@ RP_V16_FN v16i f16_of(v16 x)
     return vi_or(v_bits(y), sign);
 }
 
+/* Sixteen floats as halves. */
+RP_V16_FN void store_halves(rp_dtype dtype, v16 v, uint16_t *halves)
+{
+    float lanes[16];
+    uint32_t bits[16];
+    v_store(lanes, v_from_bits(dtype == RP_DTYPE_F16 ? f16_of(v) : bf16_of(v)));
+    memcpy(bits, lanes, sizeof bits);
+    for (size_t i = 0; i < 16; i++)
+        halves[i] = (uint16_t)bits[i];
+}
+
+RP_V16_FN void narrow_to(rp_dtype dtype, const float *x, uint16_t *y, size_t n)
+{
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        store_halves(dtype, v_load(x + i), y + i);
+    if (i < n) {
+        uint16_t some[16];
+        store_halves(dtype, v_load_n(x + i, n - i), some);
+        memcpy(y + i, some, (n - i) * sizeof *y);
+    }
+}
+
 static void narrow(rp_dtype dtype, const float *x, void *y, size_t n)
 {
-    uint16_t *halves = y;
-    if (dtype == RP_DTYPE_F32) {
+    if (dtype == RP_DTYPE_F32)
         memcpy(y, x, n * sizeof *x);
-        return;
-    }
-    for (size_t i = 0; i < n; i += 16) {
-        const size_t some = n - i < 16 ? n - i : 16;
-        const v16 v = v_load_some(x + i, some);
-        float lanes[16];
-        uint32_t bits[16];
-        v_store(lanes, v_from_bits(dtype == RP_DTYPE_F16 ? f16_of(v) : bf16_of(v)));
-        memcpy(bits, lanes, sizeof bits);
-        for (size_t j = 0; j < some; j++)
-            halves[i + j] = (uint16_t)bits[j];
-    }
+    else if (dtype == RP_DTYPE_F16)
+        narrow_to(RP_DTYPE_F16, x, y, n);
+    else
+        narrow_to(RP_DTYPE_BF16, x, y, n);
 }
 
 /* ---- rows for INT8 products -------------------------------------------------------------------

@@ -164,9 +164,11 @@ static void load_span(struct task *t, size_t at, size_t n)
 
 static void store_span(struct task *t, size_t at, size_t n)
 {
-    t->bad_state |= rp_gdn_round(t->s, t->state + at, n);
-    if (t->state != t->to)
-        rp_gdn_store(t->s, t->to, at, t->state + at, n);
+    size_t where;
+    if (t->state == t->to)
+        t->bad_state |= t->s->ops->nonfinite(t->state + at, n, &where);
+    else
+        t->bad_state |= rp_gdn_store(t->s, t->to, at, t->state + at, n);
 }
 
 static void start_step(struct task *t, size_t at, size_t n)

@@ -272,9 +272,31 @@ void rp_gdn_load(const rp_gdn_states *s, const void *stored, size_t at, float *x
         s->ops->widen(s->options.dtype, (const char *)stored + at * number_bytes(s), x, n);
 }
 
-void rp_gdn_store(const rp_gdn_states *s, void *stored, size_t at, const float *x, size_t n)
+/* Whether any of n halves has all bits of the exponent set. */
+static bool any_none(const uint16_t *x, size_t n, uint16_t exponent)
 {
-    s->ops->narrow(s->options.dtype, x, (char *)stored + at * number_bytes(s), n);
+    uint16_t none[16] = {0}; /* sixteen at a time, which compilers do at once */
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        for (size_t j = 0; j < 16; j++)
+            none[j] |= (x[i + j] & exponent) == exponent;
+    }
+    for (; i < n; i++)
+        none[0] |= (x[i] & exponent) == exponent;
+    for (size_t j = 1; j < 16; j++)
+        none[0] |= none[j];
+    return none[0];
+}
+
+bool rp_gdn_store(const rp_gdn_states *s, void *stored, size_t at, const float *x, size_t n)
+{
+    size_t where;
+    char *to = (char *)stored + at * number_bytes(s);
+    s->ops->narrow(s->options.dtype, x, to, n);
+    if (s->options.dtype == RP_DTYPE_F32)
+        return s->ops->nonfinite(x, n, &where);
+    return any_none((const uint16_t *)(const void *)to, n,
+                    s->options.dtype == RP_DTYPE_F16 ? 0x7c00 : 0x7f80);
 }
 
 bool rp_gdn_round(const rp_gdn_states *s, float *x, size_t n)
@@ -368,7 +390,7 @@ static rp_status set_piece(void *arg, const struct piece *p)
     const struct transfer *t = arg;
     float x[PIECE];
     take_piece(t, p, x);
-    rp_gdn_store(t->states, t->to, p->stored, x, p->n);
+    (void)rp_gdn_store(t->states, t->to, p->stored, x, p->n); /* checked before */
     return RP_OK;
 }
 

@@ -44,9 +44,10 @@ struct rp_gdn_states {
 /* RP_ERR_INVALID for a slot that there is not. */
 RP_CHECKED rp_status rp_gdn_check_slot(const rp_gdn_states *s, int32_t slot, rp_error *err);
 
-/* n numbers from number `at` of a state as it is stored (NULL: zeros), and into one. */
+/* n numbers from number `at` of a state as it is stored (NULL: zeros), and into one; that is true
+ * when any of them is none, or is none any more. */
 void rp_gdn_load(const rp_gdn_states *s, const void *stored, size_t at, float *x, size_t n);
-void rp_gdn_store(const rp_gdn_states *s, void *stored, size_t at, const float *x, size_t n);
+bool rp_gdn_store(const rp_gdn_states *s, void *stored, size_t at, const float *x, size_t n);
 
 /* x as it will be read again once stored; true when any of it is then no number. */
 bool rp_gdn_round(const rp_gdn_states *s, float *x, size_t n);

@@ -96,14 +96,32 @@ static uint32_t bits_of(float x)
 
 /* ---- the contract ----------------------------------------------------------------------- */
 
-/* The scores of query row i with scale and bias; s has room for len. */
+/* Query heads share key heads in groups of neighbours (field case P8). */
+static size_t kv_heads_of(const struct rp_attention_args *a)
+{
+    return a->n_kv_heads ? a->n_kv_heads : a->n_heads;
+}
+
+static size_t kv_head_of(const struct rp_attention_args *a, size_t head)
+{
+    return head / (a->n_heads / kv_heads_of(a));
+}
+
+/* Row j of the prefix and the sequence together; row0 is that of the sequence. */
+static const float *contract_input(const struct rp_attention_args *a, size_t row0, size_t j)
+{
+    const size_t row = j < a->n_prefix ? a->prefix_row0 + j : row0 + j - a->n_prefix;
+    return a->qkv + row * a->ld;
+}
+
+/* The scores of query row i with scale and bias; all count from the prefix, and so does len. */
 static void contract_scores(const struct rp_attention_args *a, size_t row0, size_t len, size_t head,
                             size_t i, float *s)
 {
     const size_t d = a->head_dim;
-    const float *q = a->qkv + (row0 + i) * a->ld + head * d;
+    const float *q = contract_input(a, row0, i) + head * d;
     for (size_t j = 0; j < len; j++) {
-        const float *k = a->qkv + (row0 + j) * a->ld + (a->n_heads + head) * d;
+        const float *k = contract_input(a, row0, j) + (a->n_heads + kv_head_of(a, head)) * d;
         s[j] = 0.0f;
         for (size_t c = 0; c < d; c++)
             s[j] = fmaf(q[c] * a->scale, k[c], s[j]);
@@ -123,15 +141,19 @@ static size_t first_of(const struct rp_attention_args *a, size_t i)
 
 static size_t end_of(const struct rp_attention_args *a, size_t len, size_t i)
 {
+    if (a->causal)
+        return i + 1;
     return a->window && len - 1 - i > a->window ? i + a->window + 1 : len;
 }
 
-/* Row i of the output; s has room for len. */
+/* Row i of the output, len and i without the prefix; s has room for the prefix and len. */
 static void contract_row(const struct rp_attention_args *a, size_t row0, size_t len, size_t head,
                          size_t i, float *s, float *out)
 {
-    const size_t d = a->head_dim, first = first_of(a, i), end = end_of(a, len, i);
-    contract_scores(a, row0, len, head, i, s);
+    const size_t d = a->head_dim, column = (a->n_heads + kv_heads_of(a) + kv_head_of(a, head)) * d;
+    const size_t at = a->n_prefix + i, all = a->n_prefix + len;
+    const size_t first = first_of(a, at), end = end_of(a, all, at);
+    contract_scores(a, row0, all, head, at, s);
     float most = -INFINITY, part[16] = {0};
     for (size_t j = first; j < end; j++)
         most = s[j] > most ? s[j] : most;
@@ -150,7 +172,7 @@ static void contract_row(const struct rp_attention_args *a, size_t row0, size_t 
     for (size_t c = 0; c < d; c++) {
         float o = 0.0f;
         for (size_t j = first; j < end; j++)
-            o = fmaf(s[j], a->qkv[(row0 + j) * a->ld + (2 * a->n_heads + head) * d + c], o);
+            o = fmaf(s[j], contract_input(a, row0, j)[column + c], o);
         out[c] = o / part[0];
     }
 }
@@ -163,25 +185,40 @@ struct batch {
     size_t rows, row0, len, scratch_floats, out_floats;
 };
 
-/* One sequence of len rows between a row of NaN before it and, sometimes, one behind it. */
-static struct batch batch_make_window(size_t len, size_t heads, size_t dim, bool rel, size_t window,
-                                      uint32_t *state)
+struct shape {
+    size_t len, heads, dim;
+    bool rel;
+    size_t window, kv_heads; /* 0: as many as heads */
+    bool causal;
+    size_t prefix;
+};
+
+/* One sequence of len rows between a row of NaN before it and, sometimes, one behind it; its prefix
+ * between two more. */
+static struct batch batch_make_shape(const struct shape *shape, uint32_t *state)
 {
-    struct batch b = {.row0 = 1, .len = len};
+    const size_t len = shape->len, heads = shape->heads, dim = shape->dim, prefix = shape->prefix;
+    struct batch b = {.row0 = 1 + (prefix ? prefix + 1 : 0), .len = len};
     const bool flush = next(state) % 2;
-    const size_t width = heads * dim, pad = next(state) % 3, span = next(state) % (len + 4);
+    const size_t kv_heads = shape->kv_heads ? shape->kv_heads : heads;
+    const size_t width = heads * dim, all = width + 2 * kv_heads * dim;
+    const size_t pad = next(state) % 3, span = next(state) % (len + 4);
     b.rows = b.row0 + len + (flush ? 0 : 1);
-    b.args = (struct rp_attention_args){.ld = 3 * width + pad,
+    b.args = (struct rp_attention_args){.ld = all + pad,
                                         .ld_out = width + pad,
                                         .n_heads = heads,
+                                        .n_kv_heads = shape->kv_heads,
                                         .head_dim = dim,
                                         .scale = 1.0f / sqrtf((float)dim),
-                                        .window = window,
+                                        .window = shape->window,
+                                        .causal = shape->causal,
+                                        .prefix_row0 = prefix ? 1 : 0,
+                                        .n_prefix = prefix,
                                         .rel_span = span};
-    b.qkv = guarded_floats((b.rows - 1) * b.args.ld + 3 * width, flush);
-    for (size_t i = 0; i < len; i++) {
-        for (size_t c = 0; c < 3 * width; c++)
-            b.qkv.data[(b.row0 + i) * b.args.ld + c] = 2.0f * uniform(state);
+    b.qkv = guarded_floats((b.rows - 1) * b.args.ld + all, flush);
+    for (size_t i = 1; i < b.row0 + len; i++) {
+        for (size_t c = 0; c < all && !(prefix && i == prefix + 1); c++)
+            b.qkv.data[i * b.args.ld + c] = 2.0f * uniform(state);
     }
     b.out_floats = (b.rows - 1) * b.args.ld_out + width;
     b.out = guarded_floats(b.out_floats, flush);
@@ -189,14 +226,23 @@ static struct batch batch_make_window(size_t len, size_t heads, size_t dim, bool
     for (size_t i = 0; i < heads * (2 * span + 1); i++)
         b.rel.data[i] = 3.0f * uniform(state);
     size_t bytes;
-    assert_true(rp_attention_scratch_bytes(len, window, false, dim, rel, &bytes));
+    assert_true(rp_attention_scratch_bytes(prefix + len, shape->window, shape->causal, dim,
+                                           shape->rel, &bytes));
     assert_int_equal(bytes % 64, 0);
     b.scratch_floats = bytes / sizeof(float);
     b.scratch = guarded_floats(b.scratch_floats, true);
     b.args.qkv = b.qkv.data;
     b.args.out = b.out.data;
-    b.args.rel = rel ? b.rel.data : NULL;
+    b.args.rel = shape->rel ? b.rel.data : NULL;
     return b;
+}
+
+static struct batch batch_make_window(size_t len, size_t heads, size_t dim, bool rel, size_t window,
+                                      uint32_t *state)
+{
+    const struct shape shape = {
+        .len = len, .heads = heads, .dim = dim, .rel = rel, .window = window};
+    return batch_make_shape(&shape, state);
 }
 
 static struct batch batch_make(size_t len, size_t heads, size_t dim, bool rel, uint32_t *state)
@@ -219,25 +265,26 @@ static void batch_clear(struct batch *b)
         memcpy(b->out.data + i, &mark, sizeof mark);
 }
 
-/* Query rows [q0, q1) of a head, on scratch full of NaN. */
-static void batch_run(struct batch *b, const struct rp_attention_kernel *kernel, size_t head,
+/* Query rows [q0, q1) of the heads of a key head, on scratch full of NaN. */
+static void batch_run(struct batch *b, const struct rp_attention_kernel *kernel, size_t kv_head,
                       size_t q0, size_t q1)
 {
     memset(b->scratch.data, 0xff, b->scratch_floats * sizeof(float));
-    kernel->run(&b->args, b->row0, b->len, head, q0, q1, b->scratch.data);
+    kernel->run(&b->args, b->row0, b->len, kv_head, q0, q1, b->scratch.data);
 }
 
 static void batch_run_heads(struct batch *b, const struct rp_attention_kernel *kernel)
 {
     batch_clear(b);
-    for (size_t h = 0; h < b->args.n_heads; h++)
+    for (size_t h = 0; h < kv_heads_of(&b->args); h++)
         batch_run(b, kernel, h, 0, b->len);
 }
 
 /* The whole output buffer as the contract has it, margins and all. */
 static float *batch_expected(struct batch *b)
 {
-    float *want = malloc(b->out_floats * sizeof *want), *s = malloc((b->len + 1) * sizeof *s);
+    float *want = malloc(b->out_floats * sizeof *want),
+          *s = malloc((b->args.n_prefix + b->len + 1) * sizeof *s);
     assert_true(want && s);
     batch_clear(b);
     memcpy(want, b->out.data, b->out_floats * sizeof *want);
@@ -254,8 +301,10 @@ static void check_bits(const struct batch *b, const float *want, const char *wha
 {
     for (size_t i = 0; i < b->out_floats; i++) {
         if (bits_of(b->out.data[i]) != bits_of(want[i]))
-            fail_msg("%s: len %zu, %zu heads x %zu, window %zu%s: row %zu column %zu is %a, not %a",
-                     what, b->len, b->args.n_heads, b->args.head_dim, b->args.window,
+            fail_msg("%s: len %zu after %zu, %zu heads (%zu) x %zu, window %zu%s%s: row %zu column "
+                     "%zu is %a, not %a",
+                     what, b->len, b->args.n_prefix, b->args.n_heads, kv_heads_of(&b->args),
+                     b->args.head_dim, b->args.window, b->args.causal ? ", causal" : "",
                      b->args.rel ? ", bias" : "", i / b->args.ld_out, i % b->args.ld_out,
                      (double)b->out.data[i], (double)want[i]);
     }
@@ -286,7 +335,7 @@ static void batch_run_split(struct batch *b, const struct rp_attention_kernel *k
                             uint32_t *state)
 {
     batch_clear(b);
-    for (size_t h = b->args.n_heads; h-- > 0;) {
+    for (size_t h = kv_heads_of(&b->args); h-- > 0;) {
         for (size_t q0 = 0, q1; q0 < b->len; q0 = q1) {
             q1 = q0 + 1 + next(state) % (b->len - q0);
             batch_run(b, kernel, h, q0, q1);
@@ -295,12 +344,11 @@ static void batch_run_split(struct batch *b, const struct rp_attention_kernel *k
 }
 
 /* The fastest kernel does it whole and split, those in plain C one of the two. */
-static void check_window(size_t len, size_t heads, size_t dim, bool rel, size_t window,
-                         uint32_t *state)
+static void check(const struct shape *shape, uint32_t *state)
 {
     const struct rp_attention_kernel *kernels[MAX_KERNELS];
     const size_t n = usable(kernels);
-    struct batch b = batch_make_window(len, heads, dim, rel, window, state);
+    struct batch b = batch_make_shape(shape, state);
     float *want = batch_expected(&b);
     for (size_t k = 0; k < n; k++) {
         const bool split = next(state) % 2, both = kernels[k]->isa != RP_ISA_SCALAR;
@@ -315,6 +363,14 @@ static void check_window(size_t len, size_t heads, size_t dim, bool rel, size_t 
     }
     free(want);
     batch_free(&b);
+}
+
+static void check_window(size_t len, size_t heads, size_t dim, bool rel, size_t window,
+                         uint32_t *state)
+{
+    const struct shape shape = {
+        .len = len, .heads = heads, .dim = dim, .rel = rel, .window = window};
+    check(&shape, state);
 }
 
 static void check_shape(size_t len, size_t heads, size_t dim, bool rel, uint32_t *state)
@@ -350,16 +406,22 @@ static void test_long_rows_follow_the_contract(void **unused)
         check_shape(shapes[i][0], 1, shapes[i][1], i % 2, &state);
 }
 
-/* One query after the other, in any order, to rows of a result that has them in that order; keys
- * and values packed once. */
+/* One query after the other, in any order, to rows of a result that has them in that order; each
+ * key and value packed once. */
 static void test_single_rows_go_where_they_are_wanted(void **unused)
 {
     (void)unused;
     const struct rp_attention_kernel *kernels[MAX_KERNELS];
     const size_t n = usable(kernels);
     uint32_t state = 4;
-    for (size_t l = 0; l < COUNT(lens); l++) {
-        struct batch b = batch_make(lens[l], 2, dims[l % COUNT(dims)], l % 2, &state);
+    for (size_t l = 0; l < 3 * COUNT(lens); l++) {
+        const struct shape shape = {.len = lens[l / 3],
+                                    .heads = 2,
+                                    .dim = dims[l / 3 % COUNT(dims)],
+                                    .rel = l % 2,
+                                    .causal = l % 3 > 0,
+                                    .prefix = l % 3 > 1 ? next(&state) % 40 : 0};
+        struct batch b = batch_make_shape(&shape, &state);
         float *want = batch_expected(&b);
         for (size_t k = 0; k < n; k++) {
             struct rp_attention_args args = b.args;
@@ -369,9 +431,11 @@ static void test_single_rows_go_where_they_are_wanted(void **unused)
                     batch_clear(&b);
                     if (i == 0)
                         memset(b.scratch.data, 0xff, b.scratch_floats * sizeof(float));
-                    args.n_packed = i > 0 ? b.len : 0;
+                    args.n_packed = i > 0 ? args.n_packed : 0;
                     args.out_row0 = b.row0 + q;
                     kernels[k]->run(&args, b.row0, b.len, h, q, q + 1, b.scratch.data);
+                    args.n_packed = rp_attention_packed(&args, b.len, q + 1);
+                    assert_true(args.n_packed >= args.n_prefix + q + 1);
                     assert_memory_equal(b.out.data + at, want + (b.row0 + q) * args.ld_out + at,
                                         args.head_dim * sizeof(float));
                     for (size_t c = 0; c < b.out_floats; c++)
@@ -401,23 +465,34 @@ static void test_golden_digests(void **unused)
 {
     (void)unused;
     static const struct {
-        size_t len, heads, dim;
-        bool rel;
+        struct shape shape;
         uint64_t digest;
-        size_t window;
     } golden[] = {
-        {1, 1, 1, false, 0x5b198124e910d5e5, 0},     {7, 2, 3, true, 0x2a9840c678a7689d, 0},
-        {128, 2, 32, false, 0x6894d47771265dac, 0},  {150, 3, 64, true, 0x2c31d7c172f592cb, 0},
-        {200, 1, 100, true, 0xdf1772c85fe239f6, 0},  {150, 3, 64, true, 0xd1be255121cae7d6, 5},
-        {400, 1, 64, false, 0x7a74445d44f2af8b, 64},
+        {{.len = 1, .heads = 1, .dim = 1}, 0x5b198124e910d5e5},
+        {{.len = 7, .heads = 2, .dim = 3, .rel = true}, 0x2a9840c678a7689d},
+        {{.len = 128, .heads = 2, .dim = 32}, 0x6894d47771265dac},
+        {{.len = 150, .heads = 3, .dim = 64, .rel = true}, 0x2c31d7c172f592cb},
+        {{.len = 200, .heads = 1, .dim = 100, .rel = true}, 0xdf1772c85fe239f6},
+        {{.len = 150, .heads = 3, .dim = 64, .rel = true, .window = 5}, 0xd1be255121cae7d6},
+        {{.len = 400, .heads = 1, .dim = 64, .window = 64}, 0x7a74445d44f2af8b},
+        {{.len = 150, .heads = 8, .dim = 32, .kv_heads = 2, .causal = true}, 0xa3499cb3ca62ac83},
+        {{.len = 70, .heads = 4, .dim = 128, .kv_heads = 2, .causal = true, .prefix = 100},
+         0x8a6d1cc50837717a},
+        {{.len = 300,
+          .heads = 4,
+          .dim = 16,
+          .window = 33,
+          .kv_heads = 1,
+          .causal = true,
+          .prefix = 17},
+         0x277bca36a20b5c8b},
     };
     const struct rp_attention_kernel *kernels[MAX_KERNELS];
     const size_t n = usable(kernels);
     size_t wrong = 0;
     for (size_t g = 0; g < COUNT(golden); g++) {
         uint32_t state = 4711;
-        struct batch b = batch_make_window(golden[g].len, golden[g].heads, golden[g].dim,
-                                           golden[g].rel, golden[g].window, &state);
+        struct batch b = batch_make_shape(&golden[g].shape, &state);
         for (size_t k = 0; k < n; k++) {
             batch_run_heads(&b, kernels[k]);
             const uint64_t digest = XXH3_64bits(b.out.data, b.out_floats * sizeof *b.out.data);
@@ -435,26 +510,29 @@ static void test_golden_digests(void **unused)
 /* The same numbers in double precision, within what the roundings of the contract can add up to:
  *     a score is off by (d + 2) eps sum |q k scale|, once for it and once for the maximum;
  *     a weight by that (its exponential's argument) and a few eps; the sums by len eps. */
-static void check_accuracy(size_t len, size_t dim, bool rel, uint32_t *state)
+static void check_accuracy_of_head(struct batch *b, size_t head)
 {
-    struct batch b = batch_make(len, 1, dim, rel, state);
-    const struct rp_attention_args *a = &b.args;
-    double *p = malloc(len * sizeof *p);
+    const struct rp_attention_args *a = &b->args;
+    const size_t dim = a->head_dim, all = a->n_prefix + b->len, group = a->n_heads / kv_heads_of(a);
+    const size_t key = (a->n_heads + head / group) * dim, value = key + kv_heads_of(a) * dim;
+    double *p = malloc(all * sizeof *p);
     assert_non_null(p);
-    batch_run_heads(&b, rp_attention_select(rp_isa_detected()));
-    for (size_t i = 0; i < len; i++) {
-        const float *q = a->qkv + (b.row0 + i) * a->ld;
+    batch_clear(b);
+    batch_run(b, rp_attention_select(rp_isa_detected()), head / group, 0, b->len);
+    for (size_t i = a->n_prefix; i < all; i++) {
+        const float *q = contract_input(a, b->row0, i) + head * dim;
+        const size_t first = first_of(a, i), end = end_of(a, all, i);
         double most = -INFINITY, widest = 0, sum = 0;
-        for (size_t j = 0; j < len; j++) {
+        for (size_t j = first; j < end; j++) {
             double magnitude = 0;
             p[j] = 0;
             for (size_t c = 0; c < dim; c++) {
                 const double term =
-                    (double)q[c] * a->scale * a->qkv[(b.row0 + j) * a->ld + dim + c];
+                    (double)q[c] * a->scale * contract_input(a, b->row0, j)[key + c];
                 p[j] += term;
                 magnitude += fabs(term);
             }
-            if (rel) {
+            if (a->rel) {
                 const double span = (double)a->rel_span, distance = (double)j - (double)i;
                 p[j] += a->rel[(size_t)(fmax(-span, fmin(distance, span)) + span)];
                 magnitude += fabs(p[j]);
@@ -462,24 +540,32 @@ static void check_accuracy(size_t len, size_t dim, bool rel, uint32_t *state)
             most = fmax(most, p[j]);
             widest = fmax(widest, magnitude);
         }
-        for (size_t j = 0; j < len; j++)
+        for (size_t j = first; j < end; j++)
             sum += p[j] = exp(p[j] - most);
         for (size_t c = 0; c < dim; c++) {
             double o = 0, largest = 0;
-            for (size_t j = 0; j < len; j++) {
-                const double v = a->qkv[(b.row0 + j) * a->ld + 2 * dim + c];
+            for (size_t j = first; j < end; j++) {
+                const double v = contract_input(a, b->row0, j)[value + c];
                 o += p[j] * v;
                 largest = fmax(largest, fabs(v));
             }
-            const double bound =
-                0x1p-24 * largest * (2 * (double)(dim + 2) * widest + 2 * (double)len + 16);
-            const double got = b.out.data[(b.row0 + i) * a->ld_out + c];
+            const double bound = 0x1p-24 * largest *
+                                 (2 * (double)(dim + 2) * widest + 2 * (double)(end - first) + 16);
+            const size_t row = b->row0 + i - a->n_prefix;
+            const double got = b->out.data[row * a->ld_out + head * dim + c];
             if (!(fabs(got - o / sum) <= bound))
-                fail_msg("len %zu dim %zu row %zu column %zu: %.9g, not %.9g (bound %g)", len, dim,
-                         i, c, got, o / sum, bound);
+                fail_msg("len %zu dim %zu head %zu row %zu column %zu: %.9g, not %.9g (bound %g)",
+                         b->len, dim, head, i, c, got, o / sum, bound);
         }
     }
     free(p);
+}
+
+static void check_accuracy(const struct shape *shape, uint32_t *state)
+{
+    struct batch b = batch_make_shape(shape, state);
+    for (size_t h = 0; h < shape->heads; h++)
+        check_accuracy_of_head(&b, h);
     batch_free(&b);
 }
 
@@ -488,9 +574,29 @@ static void test_near_to_double_precision(void **unused)
     (void)unused;
     uint32_t state = 99;
     for (int rel = 0; rel < 2; rel++) {
-        check_accuracy(1, 8, rel, &state);
-        check_accuracy(33, 7, rel, &state);
-        check_accuracy(200, 64, rel, &state);
+        check_accuracy(&(struct shape){.len = 1, .heads = 1, .dim = 8, .rel = rel}, &state);
+        check_accuracy(&(struct shape){.len = 33, .heads = 1, .dim = 7, .rel = rel}, &state);
+        check_accuracy(&(struct shape){.len = 200, .heads = 1, .dim = 64, .rel = rel}, &state);
+        check_accuracy(
+            &(struct shape){.len = 200, .heads = 1, .dim = 33, .rel = rel, .causal = true}, &state);
+        check_accuracy(
+            &(struct shape){
+                .len = 130, .heads = 1, .dim = 80, .rel = rel, .window = 20, .causal = true},
+            &state);
+    }
+    for (size_t kv_heads = 1; kv_heads <= 8; kv_heads *= 2) {
+        check_accuracy(&(struct shape){.len = 90, .heads = 8, .dim = 16, .kv_heads = kv_heads},
+                       &state);
+        check_accuracy(&(struct shape){.len = 64,
+                                       .heads = 8,
+                                       .dim = 128,
+                                       .kv_heads = kv_heads,
+                                       .causal = true,
+                                       .prefix = 37},
+                       &state);
+        check_accuracy(
+            &(struct shape){.len = 64, .heads = 8, .dim = 1, .kv_heads = kv_heads, .causal = true},
+            &state);
     }
 }
 
@@ -633,14 +739,16 @@ static void test_a_window_over_everything_is_none(void **unused)
 
 /* Spoils the key, the value or both of some rows: who sees one of them is NaN throughout or, for a
  * value, in that column; who does not has the bits that it had, however query rows are cut. */
-static void check_unseen(size_t len, size_t window, bool rel, uint32_t *state)
+static void check_unseen(size_t len, size_t window, bool causal, bool rel, uint32_t *state)
 {
     enum { DIM = 20, COLUMN = 17 };
     const struct rp_attention_kernel *kernels[MAX_KERNELS];
     const size_t n = usable(kernels);
     static const float bad[] = {NAN, INFINITY, -INFINITY};
     for (int what = 0; what < 6; what++) {
-        struct batch b = batch_make_window(len, 1, DIM, rel, window, state);
+        const struct shape shape = {
+            .len = len, .heads = 1, .dim = DIM, .rel = rel, .window = window, .causal = causal};
+        struct batch b = batch_make_shape(&shape, state);
         float *want = batch_expected(&b);
         const size_t spoilt[2] = {next(state) % len, next(state) % len};
         for (size_t k = 0; k < 2; k++) {
@@ -662,8 +770,10 @@ static void check_unseen(size_t len, size_t window, bool rel, uint32_t *state)
                         spoilt[s] >= first_of(&b.args, i) && spoilt[s] < end_of(&b.args, len, i);
                 for (size_t c = 0; c < DIM && !sees; c++)
                     if (bits_of(got[c]) != bits_of(want[(b.row0 + i) * b.args.ld_out + c]))
-                        fail_msg("%s: len %zu, window %zu, spoilt rows %zu and %zu show in row %zu",
-                                 kernels[k]->name, len, window, spoilt[0], spoilt[1], i);
+                        fail_msg(
+                            "%s: len %zu, window %zu%s, spoilt rows %zu and %zu show in row %zu",
+                            kernels[k]->name, len, window, causal ? ", causal" : "", spoilt[0],
+                            spoilt[1], i);
                 if (sees)
                     assert_false(isfinite(got[COLUMN]));
             }
@@ -681,7 +791,17 @@ static void test_what_a_row_does_not_see_does_not_come_in(void **unused)
     uint32_t state = 2024;
     for (size_t s = 0; s < COUNT(shapes); s++)
         for (int rel = 0; rel < 2; rel++)
-            check_unseen(shapes[s][0], shapes[s][1], rel, &state);
+            check_unseen(shapes[s][0], shapes[s][1], false, rel, &state);
+}
+
+static void test_what_comes_later_does_not_come_in(void **unused)
+{
+    (void)unused;
+    static const size_t shapes[][2] = {{2, 0},  {6, 1},   {9, 0},   {40, 3},  {40, 0},
+                                       {70, 0}, {90, 16}, {130, 0}, {300, 0}, {400, 64}};
+    uint32_t state = 2025;
+    for (size_t s = 0; s < COUNT(shapes); s++)
+        check_unseen(shapes[s][0], shapes[s][1], true, s % 2, &state);
 }
 
 /* Field case A2: equal scores, values that name their position, half a window of 2. */
@@ -713,6 +833,147 @@ static void test_the_band_is_inclusive_on_both_sides(void **unused)
     batch_free(&b);
 }
 
+/* ---- causal, shared heads, prefixes ------------------------------------------------------ */
+
+/* Every length up to 200, with the rest by turns. */
+static void test_causal_rows_follow_the_contract(void **unused)
+{
+    (void)unused;
+    static const size_t windows[] = {0, 0, 1, 3, 0, 15, 16, 0, 17, 64, 0};
+    static const size_t heads_of_8[] = {1, 2, 4, 8};
+    uint32_t state = 41;
+    for (size_t len = 1; len <= 200; len++) {
+        const struct shape shape = {.len = len,
+                                    .heads = 1 + len % 2,
+                                    .dim = dims[len % COUNT(dims)],
+                                    .rel = len % 3 == 0,
+                                    .window = windows[len % COUNT(windows)],
+                                    .causal = true};
+        check(&shape, &state);
+        const struct shape shared = {.len = len,
+                                     .heads = 8,
+                                     .dim = 1 + len % 5,
+                                     .window = windows[(len + 3) % COUNT(windows)],
+                                     .kv_heads = heads_of_8[len % 4],
+                                     .causal = len % 5 > 0};
+        if (len < 40 || len % 7 == 0)
+            check(&shared, &state);
+    }
+    const struct shape wide[] = {{.len = 300, .heads = 1, .dim = 5, .rel = true, .causal = true},
+                                 {.len = 513, .heads = 2, .dim = 16, .kv_heads = 1, .causal = true},
+                                 {.len = 700, .heads = 1, .dim = 8, .window = 300, .causal = true}};
+    for (size_t i = 0; i < COUNT(wide); i++)
+        check(&wide[i], &state);
+}
+
+static void test_shared_heads_of_all_dims(void **unused)
+{
+    (void)unused;
+    static const size_t all_dims[] = {1, 16, 32, 33, 64, 80, 128, 256};
+    uint32_t state = 43;
+    for (size_t d = 0; d < COUNT(all_dims); d++)
+        for (size_t kv_heads = 1; kv_heads <= 8; kv_heads *= 2)
+            for (int causal = 0; causal < 2; causal++) {
+                const struct shape shape = {.len = 1 + next(&state) % 45,
+                                            .heads = 8,
+                                            .dim = all_dims[d],
+                                            .window = causal && d % 2 ? 9 : 0,
+                                            .kv_heads = kv_heads,
+                                            .causal = causal,
+                                            .prefix = causal ? next(&state) % 20 : 0};
+                check(&shape, &state);
+            }
+}
+
+/* Field case P8: values that name their head. */
+static void test_neighbours_share_a_head(void **unused)
+{
+    (void)unused;
+    const struct rp_attention_kernel *kernels[MAX_KERNELS];
+    const size_t n = usable(kernels);
+    static const float wanted[] = {1, 1, 2, 2}; /* not 1, 2, 1, 2 */
+    uint32_t state = 1;
+    const struct shape shape = {.len = 5, .heads = 4, .dim = 3, .kv_heads = 2};
+    struct batch b = batch_make_shape(&shape, &state);
+    for (size_t i = 0; i < 5; i++)
+        for (size_t c = 0; c < 6; c++)
+            b.qkv.data[(b.row0 + i) * b.args.ld + 18 + c] = c < 3 ? 1 : 2;
+    for (size_t k = 0; k < n; k++) {
+        batch_run_heads(&b, kernels[k]);
+        for (size_t i = 0; i < 5; i++)
+            for (size_t c = 0; c < 12; c++) {
+                const float got = b.out.data[(b.row0 + i) * b.args.ld_out + c];
+                assert_true(fabsf(got - wanted[c / 3]) < 1e-6f);
+            }
+    }
+    batch_free(&b);
+}
+
+/* The same rows in one piece: `whole` holds all of them, b the last of them behind a prefix. */
+static void check_one_piece(const struct batch *whole, struct batch *b,
+                            const struct rp_attention_kernel *kernel, uint32_t *state)
+{
+    const size_t prefix = b->args.n_prefix, width = b->args.n_heads * b->args.head_dim;
+    const struct rp_attention_args *a = &whole->args;
+    for (size_t j = 0; j < prefix + b->len; j++) {
+        const size_t to = j < prefix ? b->args.prefix_row0 + j : b->row0 + j - prefix;
+        memcpy(b->qkv.data + to * b->args.ld, a->qkv + (whole->row0 + j) * a->ld,
+               (width + 2 * kv_heads_of(a) * a->head_dim) * sizeof(float));
+    }
+    batch_run_split(b, kernel, state);
+    for (size_t i = 0; i < b->len; i++)
+        if (memcmp(b->out.data + (b->row0 + i) * b->args.ld_out,
+                   whole->out.data + (whole->row0 + prefix + i) * a->ld_out,
+                   width * sizeof(float)) != 0)
+            fail_msg("%s: row %zu after a prefix of %zu (window %zu) is not that of one piece",
+                     kernel->name, i, prefix, b->args.window);
+}
+
+static void test_a_prefix_is_as_one_piece(void **unused)
+{
+    (void)unused;
+    static const size_t prefixes[] = {0, 1, 15, 16, 17, 100}, own[] = {1, 2, 16, 31, 70};
+    const struct rp_attention_kernel *kernels[MAX_KERNELS];
+    const size_t n = usable(kernels);
+    uint32_t state = 47;
+    for (size_t p = 0; p < COUNT(prefixes); p++)
+        for (size_t o = 0; o < COUNT(own); o++) {
+            struct shape shape = {.len = prefixes[p] + own[o],
+                                  .heads = 4,
+                                  .dim = dims[(p + o) % 8],
+                                  .window = (p + o) % 3 == 2 ? 20 : 0,
+                                  .kv_heads = 2,
+                                  .causal = (p + o) % 4 > 0};
+            struct batch whole = batch_make_shape(&shape, &state);
+            shape.len = own[o];
+            shape.prefix = prefixes[p];
+            struct batch b = batch_make_shape(&shape, &state);
+            for (size_t k = 0; k < n; k++) {
+                batch_run_heads(&whole, kernels[k]);
+                check_one_piece(&whole, &b, kernels[k], &state);
+            }
+            batch_free(&whole);
+            batch_free(&b);
+        }
+}
+
+static void check_counts(size_t len, size_t window, bool causal)
+{
+    const struct rp_attention_args a = {.window = window, .causal = causal};
+    uint64_t pairs = 0;
+    for (size_t q = 0; q < len; q++) {
+        const size_t first = first_of(&a, q), end = end_of(&a, len, q);
+        pairs += end - first;
+        assert_int_equal(rp_attention_pairs(len, window, causal, 0, q + 1), pairs);
+        assert_int_equal(rp_attention_pairs(len, window, causal, q, q + 1), end - first);
+        assert_int_equal(rp_attention_keys(len, window, causal, q, q + 1), end - first);
+        assert_int_equal(rp_attention_keys(len, window, causal, 0, q + 1), end);
+        assert_int_equal(rp_attention_keys(len, window, causal, q / 2, q + 1),
+                         end - first_of(&a, q / 2));
+    }
+    assert_int_equal(rp_attention_keys(len, window, causal, len / 2, len / 2), 0);
+}
+
 /* Scratch that knows the window and not the length, and the count of what is seen. */
 static void test_sizes_of_windows(void **unused)
 {
@@ -729,20 +990,19 @@ static void test_sizes_of_windows(void **unused)
             before = bytes;
         }
         assert_int_equal(bytes, most);
+        /* which is one-sided when causal */
+        assert_true(rp_attention_scratch_bytes((size_t)1 << 40, window, true, 64, true, &bytes));
+        assert_true(bytes <= most);
     }
+    assert_true(rp_attention_scratch_bytes(8192, 0, true, 64, true, &bytes));
+    assert_true(bytes <= full);
     assert_true(rp_attention_scratch_bytes(100, SIZE_MAX, false, 64, false, &bytes));
     assert_true(rp_attention_scratch_bytes(100, 0, false, 64, false, &full));
     assert_int_equal(bytes, full);
     for (size_t len = 1; len < 30; len++) {
         for (size_t window = 0; window < 34; window++) {
-            const struct rp_attention_args a = {.window = window};
-            uint64_t pairs = 0;
-            for (size_t q = 0; q < len; q++) {
-                pairs += end_of(&a, len, q) - first_of(&a, q);
-                assert_int_equal(rp_attention_pairs(len, window, false, 0, q + 1), pairs);
-                assert_int_equal(rp_attention_pairs(len, window, false, q, q + 1),
-                                 end_of(&a, len, q) - first_of(&a, q));
-            }
+            check_counts(len, window, false);
+            check_counts(len, window, true);
         }
     }
     assert_int_equal(rp_attention_pairs(0, 0, false, 0, 0), 0);
@@ -942,6 +1202,11 @@ int main(void)
         cmocka_unit_test(test_a_window_over_everything_is_none),
         cmocka_unit_test(test_what_a_row_does_not_see_does_not_come_in),
         cmocka_unit_test(test_the_band_is_inclusive_on_both_sides),
+        cmocka_unit_test(test_what_comes_later_does_not_come_in),
+        cmocka_unit_test(test_causal_rows_follow_the_contract),
+        cmocka_unit_test(test_shared_heads_of_all_dims),
+        cmocka_unit_test(test_neighbours_share_a_head),
+        cmocka_unit_test(test_a_prefix_is_as_one_piece),
         cmocka_unit_test(test_sizes_of_windows),
         cmocka_unit_test(test_8192_and_8193_rows),
         cmocka_unit_test(test_scratch_sizes),

@@ -228,6 +228,116 @@ static void a_window_is_counted(void **state)
     rp_plan_destroy(longest);
 }
 
+static void attention_shared_heads(void **state)
+{
+    static const struct {
+        int32_t n_heads, n_kv_heads;
+        bool causal;
+        size_t width;
+        rp_status status;
+        const char *words;
+    } cases[] = {
+        {8, 3, false, 56, RP_ERR_INVALID,
+         "op 1 (a): 8 heads of queries cannot share 3 heads of keys evenly"},
+        {4, 8, true, 80, RP_ERR_INVALID,
+         "op 1 (a): 4 heads of queries cannot share 8 heads of keys evenly"},
+        {4, -2, true, 80, RP_ERR_INVALID,
+         "op 1 (a): 4 heads of queries cannot share -2 heads of keys evenly"},
+        {4, 2, false, 31, RP_ERR_SHAPE,
+         "op 1 (a): qkv has width 31, expected at least 32 (4 + 2 x 2 heads of 4)"},
+        {2, 0, true, 23, RP_ERR_SHAPE,
+         "op 1 (a): qkv has width 23, expected at least 24 (2 + 2 x 2 heads of 4)"},
+        {2, 0, false, 25, RP_ERR_SHAPE,
+         "op 1 (a): qkv has width 25, expected 24 (3 x 2 heads of 4)"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct fixture *f = *state;
+        const rp_attention a = {.n_heads = cases[i].n_heads,
+                                .head_dim = 4,
+                                .rel_bias = -1,
+                                .n_kv_heads = cases[i].n_kv_heads,
+                                .causal = cases[i].causal};
+        rp_graph_attention(f->graph, "a", tokens(f, cases[i].width), &a);
+        refuses(f, cases[i].status, cases[i].words);
+        unmake(state);
+        make(state);
+    }
+}
+
+static void relative_bias_of_decoders(void **state)
+{
+    for (int i = 0; i < 2; i++) {
+        struct fixture *f = *state;
+        const rp_attention a = {.n_heads = 2,
+                                .head_dim = 4,
+                                .rel_bias = add(f, "rel", 32, 2),
+                                .rel_max_distance = 128,
+                                .n_kv_heads = i ? 1 : 0,
+                                .causal = i == 0};
+        rp_graph_attention(f->graph, "a", tokens(f, 24), &a);
+        refuses(f, RP_ERR_UNSUPPORTED,
+                i ? "op 1 (a): a relative bias with shared heads of keys is not built"
+                  : "op 1 (a): a relative bias with causal attention is not built");
+        unmake(state);
+        make(state);
+    }
+}
+
+/* What causal attention costs: operations of the keys that are seen, those of a parent among them;
+ * for the rows that are read alone just as well. */
+static void causal_pairs_are_counted(void **state)
+{
+    (void)state;
+    static const int32_t ids[20] = {0}, cu[] = {0, 6, 6, 7, 20}, parents[] = {-1, -1, 0, 0};
+    for (int32_t window = 0; window < 3; window += 2)
+        for (int last = 0; last < 2; last++) {
+            struct fixture *f;
+            void *fixture;
+            rp_plan *plan;
+            rp_batch b;
+            assert_int_equal(make(&fixture), 0);
+            f = fixture;
+            const rp_attention a = {.n_heads = 4,
+                                    .head_dim = 2,
+                                    .rel_bias = -1,
+                                    .window = window,
+                                    .n_kv_heads = 2,
+                                    .causal = true};
+            rp_value y = rp_graph_attention(f->graph, "a", tokens(f, 19), &a);
+            if (last)
+                y = rp_graph_pool(f->graph, "pool", y, RP_POOL_LAST);
+            rp_graph_output(f->graph, "y", y, last ? RP_ROWS_SEQS : RP_ROWS_TOKENS, 8);
+            const rp_bucket bucket = {20, 4, 0};
+            assert_int_equal(rp_plan_compile(f->graph, f->weights, &bucket, NULL, &plan, NULL),
+                             RP_OK);
+            rp_batch_init(&b);
+            b.n_seqs = 4;
+            b.ids = ids;
+            b.cu = cu;
+            if (last)
+                assert_int_equal(rp_plan_flops(plan, &b),
+                                 4 * 8 * (window ? 3 + 0 + 1 + 3 : 6 + 0 + 1 + 13));
+            else
+                assert_int_equal(rp_plan_flops(plan, &b),
+                                 4 * 8 * (window ? 15 + 0 + 1 + 36 : 21 + 0 + 1 + 91));
+            b.parents = parents;
+            if (last)
+                assert_int_equal(rp_plan_flops(plan, &b),
+                                 4 * 8 * (window ? 3 + 0 + 3 + 3 : 6 + 0 + 7 + 19));
+            else
+                assert_int_equal(rp_plan_flops(plan, &b),
+                                 4 * 8 * (window ? 15 + 0 + 3 + 39 : 21 + 0 + 7 + 169));
+            char text[1024];
+            rp_plan_text(plan, text, sizeof text);
+            assert_non_null(
+                strstr(text, window ? " window=2 kv_heads=2 causal" : " kv_heads=2 causal"));
+            rp_graph_text(f->graph, f->weights, text, sizeof text);
+            assert_non_null(strstr(text, " kv_heads=2 causal"));
+            rp_plan_destroy(plan);
+            unmake(&fixture);
+        }
+}
+
 static void relative_bias_shape(void **state)
 {
     struct fixture *f = *state;
@@ -739,6 +849,9 @@ int main(void)
         TEST(attention_heads),
         TEST(attention_rows),
         TEST(attention_window),
+        TEST(attention_shared_heads),
+        TEST(relative_bias_of_decoders),
+        TEST(causal_pairs_are_counted),
         TEST(a_window_is_counted),
         TEST(relative_bias_shape),
         TEST(rope_heads),

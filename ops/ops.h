@@ -172,6 +172,9 @@ struct rp_ops {
 
     /* f16/bf16/f32 to f32, exact; for weights while they are packed. */
     void (*widen)(rp_dtype dtype, const void *x, float *y, size_t n);
+
+    /* And back, to nearest even; past the largest it is infinite, a NaN stays one. */
+    void (*narrow)(rp_dtype dtype, const float *x, void *y, size_t n);
 };
 
 /* The table of the fastest ISA within the mask; all tables for tests. */

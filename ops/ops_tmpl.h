@@ -742,6 +742,64 @@ static void widen(rp_dtype dtype, const void *x, float *y, size_t n)
     }
 }
 
+/* The bits of the nearest bf16, in the lower halves of the lanes: half of the last place that stays
+ * is added, and a tie's excess is less than that when the last place is even. */
+RP_V16_FN v16i bf16_of(v16 x)
+{
+    const v16i u = v_bits(x), odd = vi_and(vi_shr(u, 16), vi_set1(1));
+    const v16i y = vi_shr(vi_add(vi_add(u, vi_set1(0x7fff)), odd), 16);
+    return v_bits(v_sel_nan(x, v_from_bits(vi_set1(0x7fc0)), v_from_bits(y)));
+}
+
+/* The same for f16.  Below 2^-14 its numbers are 2^-24 apart, as floats from 1/2 on are: the adder
+ * rounds. */
+RP_V16_FN v16i f16_of(v16 x)
+{
+    const v16 a = v_abs(x), half = v_set1(0.5f);
+    const v16i sign = vi_and(vi_shr(v_bits(x), 16), vi_set1(0x8000));
+    const v16i u = v_bits(a), odd = vi_and(vi_shr(u, 13), vi_set1(1));
+    const v16i bias = vi_set1(0xfff - ((127 - 15) << 23));
+    const v16 normal = v_from_bits(vi_shr(vi_add(vi_add(u, bias), odd), 13));
+    const v16 small = v_from_bits(vi_add(v_bits(v_add(a, half)), vi_set1(-0x3f000000)));
+    v16 y = v_sel_lt(a, v_set1(0x1p-14f), small, normal);
+    y = v_sel_lt(a, v_set1(65520.0f), y, v_from_bits(vi_set1(0x7c00)));
+    y = v_sel_nan(a, v_from_bits(vi_set1(0x7e00)), y);
+    return vi_or(v_bits(y), sign);
+}
+
+/* Sixteen floats as halves. */
+RP_V16_FN void store_halves(rp_dtype dtype, v16 v, uint16_t *halves)
+{
+    float lanes[16];
+    uint32_t bits[16];
+    v_store(lanes, v_from_bits(dtype == RP_DTYPE_F16 ? f16_of(v) : bf16_of(v)));
+    memcpy(bits, lanes, sizeof bits);
+    for (size_t i = 0; i < 16; i++)
+        halves[i] = (uint16_t)bits[i];
+}
+
+RP_V16_FN void narrow_to(rp_dtype dtype, const float *x, uint16_t *y, size_t n)
+{
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        store_halves(dtype, v_load(x + i), y + i);
+    if (i < n) {
+        uint16_t some[16];
+        store_halves(dtype, v_load_n(x + i, n - i), some);
+        memcpy(y + i, some, (n - i) * sizeof *y);
+    }
+}
+
+static void narrow(rp_dtype dtype, const float *x, void *y, size_t n)
+{
+    if (dtype == RP_DTYPE_F32)
+        memcpy(y, x, n * sizeof *x);
+    else if (dtype == RP_DTYPE_F16)
+        narrow_to(RP_DTYPE_F16, x, y, n);
+    else
+        narrow_to(RP_DTYPE_BF16, x, y, n);
+}
+
 /* ---- rows for INT8 products -------------------------------------------------------------------
  */
 
@@ -1018,4 +1076,5 @@ const struct rp_ops RP_OPS_TABLE = {
     .gdn_gates = gdn_gates,
     .add_scaled = add_scaled,
     .widen = widen,
+    .narrow = narrow,
 };

@@ -2,6 +2,7 @@
 #ifndef RANKPLAN_RANKPLAN_H
 #define RANKPLAN_RANKPLAN_H
 
+#include <rankplan/gdn.h>
 #include <rankplan/graph.h>
 #include <rankplan/machine.h>
 #include <rankplan/model.h>

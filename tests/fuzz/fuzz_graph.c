@@ -210,7 +210,8 @@ static rp_value op_gemm(struct build *b, const char *name, struct shape *s)
 }
 
 /* Tries to find a value that splits into three times some heads; a GEMM makes one otherwise. */
-static rp_value op_attention(struct build *b, const char *name, bool windowed, struct shape *s)
+static rp_value op_attention(struct build *b, const char *name, bool windowed, bool causal,
+                             struct shape *s)
 {
     /* The largest that is allowed has a table of 8 MiB a head: too slow for here. */
     static const int32_t distances[] = {-1, 0, 1, 9, 4000, INT32_MAX};
@@ -222,7 +223,8 @@ static rp_value op_attention(struct build *b, const char *name, bool windowed, s
                             .head_dim = (int32_t)(third / heads),
                             .scale = rarely(in, 8) ? epsilon(b) : 0,
                             .rel_bias = -1,
-                            .rel_max_distance = 128};
+                            .rel_max_distance = 128,
+                            .causal = causal};
     if (rarely(in, 3)) {
         options.rel_bias = weight(b, 4 + 2 * next(in, 16), heads);
         options.rel_max_distance = rarely(in, 6) ? distances[next(in, 6)] : 64;
@@ -482,6 +484,17 @@ static rp_value op_gdn(struct build *b, const char *name, struct shape *s)
     return rp_graph_gdn(b->graph, name, x, gates, &options);
 }
 
+/* What runs along a sequence and can take a parent's rows. */
+static rp_value op_along(struct build *b, const char *name, struct shape *s)
+{
+    switch (next(&b->bytes, 4)) {
+    case 0: return op_conv(b, name, s);
+    case 1: return op_attention(b, name, false, true, s);
+    case 2: return op_attention(b, name, true, true, s);
+    default: return op_gdn(b, name, s);
+    }
+}
+
 static void add_op(struct build *b)
 {
     static char long_name[1500];
@@ -507,7 +520,7 @@ static void add_op(struct build *b)
     else if (op == 7)
         v = op_concat(b, name, &s);
     else if (op <= 9 || op == 14)
-        v = op_attention(b, name, op == 14, &s);
+        v = op_attention(b, name, op == 14, false, &s);
     else if (op == 12)
         v = op_glu(b, name, &s);
     else if (op == 13)
@@ -515,7 +528,7 @@ static void add_op(struct build *b)
     else if (op == 20)
         v = op_by_row(b, name, &s);
     else if (op == 21)
-        v = next(&b->bytes, 2) ? op_conv(b, name, &s) : op_gdn(b, name, &s);
+        v = op_along(b, name, &s);
     else if (op >= 15)
         v = op_decision(b, name, op == 16, &s);
     else
@@ -697,10 +710,33 @@ static void check_child(const struct build *b, const rp_batch *batch, size_t s,
     free_result(&r);
 }
 
+/* A prefix and two sequences that go on from it; not of the bytes, which are mostly used up by now.
+ */
+static void check_family(const struct build *b, int32_t prefix, int32_t own)
+{
+    static const int32_t mcu[] = {0, 0, 1, 1}, parents[] = {-1, 0, 0};
+    const int32_t cu[] = {0, prefix, prefix + own, prefix + own + 2}, marker = own - 1;
+    int32_t ids[64];
+    struct result cut;
+    rp_batch batch;
+    for (unsigned i = 0; i < 64; i++)
+        ids[i] = (int32_t)(i * 7 % (b->vocabulary ? b->vocabulary : 1));
+    rp_batch_init(&batch);
+    batch.n_seqs = 3;
+    batch.ids = ids;
+    batch.cu = cu;
+    batch.markers = &marker;
+    batch.mcu = mcu;
+    batch.parents = parents;
+    run(b, &batch, false, true, false, &cut);
+    for (size_t s = 1; s < 3 && cut.status == RP_OK; s++)
+        check_child(b, &batch, s, &cut);
+    free_result(&cut);
+}
+
 static void check_runs(struct build *b)
 {
     int32_t ids[64], types[64], markers[16], cu[6] = {0}, mcu[6] = {0}, qtypes[6] = {0};
-    int32_t parents[6] = {-1, -1, -1, -1, -1, -1};
     struct bytes *in = &b->bytes;
     rp_batch batch;
     struct result plain, other;
@@ -726,12 +762,6 @@ static void check_runs(struct build *b)
         ids[0] = (int32_t)next(in, 256) - 128;
     if (rarely(in, 4))
         qtypes[batch.n_seqs - 1] = (int32_t)next(in, 8) - 1;
-    if (rarely(in, 2))
-        for (size_t s = 0; s < batch.n_seqs; s++)
-            parents[s] = s == 0 || rarely(in, 3) ? -1 : 0;
-    if (rarely(in, 16))
-        parents[next(in, 4)] = (int32_t)next(in, 8) - 3;
-    batch.parents = parents;
     run(b, &batch, false, false, false, &plain);
     for (int i = 1; i < 8; i++) {
         run(b, &batch, i & 1, i & 2, i & 4, &other);
@@ -741,9 +771,6 @@ static void check_runs(struct build *b)
                        memcmp(other.outputs[k], plain.outputs[k], plain.n[k] * sizeof(float)) == 0);
         free_result(&other);
     }
-    for (size_t s = 0; s < batch.n_seqs && plain.status == RP_OK && !batch.qtypes; s++)
-        if (parents[s] >= 0)
-            check_child(b, &batch, s, &plain);
     free_result(&plain);
 }
 
@@ -765,8 +792,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (size_t i = 3; i < 5; i++)
         if (rp_plan_measure(b.graph, b.weights, &buckets[i], NULL, &sizes, &err) != RP_OK)
             FUZZ_CHECK(err.message[0]);
-    if (s == RP_OK)
+    if (s == RP_OK) {
         check_runs(&b);
+        check_family(&b, 2, 1);   /* within the shortest table of positions */
+        check_family(&b, 35, 20); /* longer than a chunk */
+    }
     rp_graph_destroy(b.graph);
     rp_weights_destroy(b.weights);
     return 0;

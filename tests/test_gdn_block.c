@@ -1,0 +1,303 @@
+/* A whole block of Qwen3-Next made of the calls for gated delta nets: projections, convolution,
+ * gates, delta rule, gated norm and output projection, against what transformers computed; all in
+ * one call, or cut in two.
+ *
+ * What is no call of the library here (projections, gates, the norm behind) is done in double. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <rankplan/rankplan.h>
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    ROWS = 145,
+    WIDTH = 64,
+    KEY_HEADS = 4,
+    VALUE_HEADS = 8,
+    PER_KEY = VALUE_HEADS / KEY_HEADS,
+    DIM = 32,
+    KEYS = KEY_HEADS * DIM,
+    VALUES = VALUE_HEADS * DIM,
+    CHANNELS = 2 * KEYS + VALUES,
+    KERNEL = 4,
+    STATE = VALUE_HEADS * DIM * DIM
+};
+
+static void must(rp_status status, const rp_error *err)
+{
+    if (status != RP_OK)
+        fail_msg("%s: %s", rp_status_name(status), err->message);
+}
+
+#define MUST(call)                                                                                 \
+    do {                                                                                           \
+        rp_error must_err_ = {RP_OK, ""};                                                          \
+        const rp_status must_status_ = (call);                                                     \
+        must(must_status_, &must_err_);                                                            \
+    } while (0)
+#define ERR (&must_err_)
+
+/* The block's numbers, and what one way of running it makes. */
+struct block {
+    float a_log[VALUE_HEADS], dt_bias[VALUE_HEADS], norm[DIM];
+    float conv[CHANNELS * KERNEL]; /* [channel][kernel] */
+    float ba[2 * VALUE_HEADS * WIDTH], qkvz[(CHANNELS + VALUES) * WIDTH], out[WIDTH * VALUES];
+    float x[ROWS * WIDTH], y[ROWS * WIDTH];
+};
+
+static struct block block;
+
+/* The value head that the k-th of a key head is called, in the block and as `map` has it. */
+static size_t head_of(rp_gdn_map map, size_t key_head, size_t k)
+{
+    return map == RP_GDN_TILED ? key_head + k * KEY_HEADS : key_head * PER_KEY + k;
+}
+
+struct way {
+    rp_gdn_map map;
+    bool linear_decay;
+    float w[KERNEL * CHANNELS]; /* of the convolution, turned */
+    /* Rows as the calls take them: q, k, v in columns; decay, beta. */
+    float mixed[ROWS * CHANNELS], convolved[ROWS * CHANNELS];
+    float decay[ROWS * VALUE_HEADS], beta[ROWS * VALUE_HEADS];
+    float z[ROWS * VALUES]; /* heads as the block has them */
+    float core[ROWS * VALUES];
+};
+
+static double dot(const float *a, const float *b, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+/* qkvz is packed key head by key head: q, k, the v of its value heads, their z. */
+static void project_qkvz(struct way *way, size_t t)
+{
+    const float *x = block.x + t * WIDTH, *w = block.qkvz;
+    float *row = way->mixed + t * CHANNELS;
+    for (size_t h = 0; h < KEY_HEADS; h++) {
+        for (size_t i = 0; i < DIM; i++, w += WIDTH)
+            row[h * DIM + i] = (float)dot(w, x, WIDTH);
+        for (size_t i = 0; i < DIM; i++, w += WIDTH)
+            row[KEYS + h * DIM + i] = (float)dot(w, x, WIDTH);
+        for (size_t k = 0; k < PER_KEY; k++) {
+            for (size_t i = 0; i < DIM; i++, w += WIDTH)
+                row[2 * KEYS + head_of(way->map, h, k) * DIM + i] = (float)dot(w, x, WIDTH);
+        }
+        for (size_t i = 0; i < PER_KEY * DIM; i++, w += WIDTH)
+            way->z[t * VALUES + h * PER_KEY * DIM + i] = (float)dot(w, x, WIDTH);
+    }
+}
+
+/* ba the same: the b of a key head's value heads, their a. */
+static void project_gates(struct way *way, size_t t)
+{
+    const float *x = block.x + t * WIDTH;
+    for (size_t h = 0; h < KEY_HEADS; h++) {
+        const float *w = block.ba + h * 2 * PER_KEY * WIDTH;
+        for (size_t k = 0; k < PER_KEY; k++) {
+            const size_t head = h * PER_KEY + k, to = t * VALUE_HEADS + head_of(way->map, h, k);
+            const double b = dot(w + k * WIDTH, x, WIDTH);
+            const double a = dot(w + (PER_KEY + k) * WIDTH, x, WIDTH) + (double)block.dt_bias[head];
+            const double g = -exp((double)block.a_log[head]) * log1p(exp(a));
+            way->decay[to] = (float)(way->linear_decay ? exp(g) : g);
+            way->beta[to] = (float)(1 / (1 + exp(-b)));
+        }
+    }
+}
+
+/* The convolution's channels of v, and its weights, follow the value heads. */
+static void turn_conv(struct way *way)
+{
+    for (size_t c = 0; c < CHANNELS; c++) {
+        size_t from = c;
+        for (size_t h = 0; c >= 2 * KEYS && h < VALUE_HEADS; h++) {
+            if (head_of(way->map, h / PER_KEY, h % PER_KEY) == (c - 2 * KEYS) / DIM)
+                from = 2 * KEYS + h * DIM + (c - 2 * KEYS) % DIM;
+        }
+        for (size_t i = 0; i < KERNEL; i++)
+            way->w[i * CHANNELS + c] = block.conv[from * KERNEL + i];
+    }
+}
+
+static void run_part(rp_gdn_states *s, struct way *way, int32_t slot, size_t row, size_t n)
+{
+    const int32_t cu[] = {0, (int32_t)n};
+    const float *x = way->convolved + row * CHANNELS;
+    rp_gdn_conv_batch conv;
+    rp_gdn_conv_batch_init(&conv);
+    conv.n_seqs = 1;
+    conv.slots = &slot;
+    conv.cu = cu;
+    conv.x = (rp_gdn_input){way->mixed + row * CHANNELS, CHANNELS};
+    conv.w = way->w;
+    conv.out = way->convolved + row * CHANNELS;
+    conv.ld_out = CHANNELS;
+    MUST(rp_gdn_conv(s, &conv, ERR));
+    rp_gdn_batch b;
+    rp_gdn_batch_init(&b);
+    b.n_seqs = 1;
+    b.slots = &slot;
+    b.cu = cu;
+    b.q = (rp_gdn_input){x, CHANNELS};
+    b.k = (rp_gdn_input){x + KEYS, CHANNELS};
+    b.v = (rp_gdn_input){x + 2 * KEYS, CHANNELS};
+    b.decay = (rp_gdn_input){way->decay + row * VALUE_HEADS, VALUE_HEADS};
+    b.beta = (rp_gdn_input){way->beta + row * VALUE_HEADS, VALUE_HEADS};
+    b.out = way->core + row * VALUES;
+    b.ld_out = VALUES;
+    MUST(rp_gdn_run(s, &b, ERR));
+}
+
+/* norm(out) * w * silu(z), head by head, and the last projection: row t's largest difference. */
+static double finish_row(const struct way *way, size_t t)
+{
+    float row[VALUES];
+    double worst = 0;
+    for (size_t h = 0; h < VALUE_HEADS; h++) {
+        const float *o = way->core + t * VALUES + head_of(way->map, h / PER_KEY, h % PER_KEY) * DIM;
+        const float *z = way->z + t * VALUES + h * DIM;
+        const double root = sqrt(dot(o, o, DIM) / DIM + 1e-6);
+        for (size_t i = 0; i < DIM; i++)
+            row[h * DIM + i] = (float)((double)o[i] / root * (double)block.norm[i] * (double)z[i] /
+                                       (1 + exp(-(double)z[i])));
+    }
+    for (size_t c = 0; c < WIDTH; c++)
+        worst = fmax(
+            worst, fabs(dot(block.out + c * VALUES, row, VALUES) - (double)block.y[t * WIDTH + c]));
+    return worst;
+}
+
+static void read_block(void)
+{
+    rp_tensor_file *model, *cases;
+    MUST(rp_tensor_file_open(RP_TEST_DATA "/oracles/gdn_block/model.safetensors", &model, ERR));
+    MUST(rp_tensor_file_open(RP_TEST_DATA "/oracles/gdn_block/cases.safetensors", &cases, ERR));
+#define READ(file, name, to)                                                                       \
+    MUST(rp_tensor_file_read_f32(file, name, to, sizeof(to) / sizeof *(to), ERR))
+    READ(model, "A_log", block.a_log);
+    READ(model, "dt_bias", block.dt_bias);
+    READ(model, "norm.weight", block.norm);
+    READ(model, "conv1d.weight", block.conv);
+    READ(model, "in_proj_ba.weight", block.ba);
+    READ(model, "in_proj_qkvz.weight", block.qkvz);
+    READ(model, "out_proj.weight", block.out);
+    READ(cases, "x", block.x);
+    READ(cases, "y", block.y);
+#undef READ
+    rp_tensor_file_close(model);
+    rp_tensor_file_close(cases);
+}
+
+static double largest(const float *x, size_t n)
+{
+    double most = 0;
+    for (size_t i = 0; i < n; i++)
+        most = fmax(most, fabs((double)x[i]));
+    return most;
+}
+
+static double difference(const float *a, const float *b, size_t n)
+{
+    double most = 0;
+    for (size_t i = 0; i < n; i++)
+        most = fmax(most, fabs((double)a[i] - (double)b[i]));
+    return most;
+}
+
+/* Rows [0, n) in one call each, then the same cut at `cut` in another slot. */
+static void check_cut(rp_gdn_states *s, struct way *way, size_t n, size_t cut)
+{
+    static float whole[ROWS * VALUES], a[STATE], b[STATE];
+    float kept[2][(KERNEL - 1) * CHANNELS];
+    rp_gdn_memory memory;
+    MUST(rp_gdn_states_reset(s, 0, ERR));
+    MUST(rp_gdn_states_reset(s, 1, ERR));
+    /* 16 numbers behind what the slot keeps of the convolution are nobody's. */
+    MUST(rp_gdn_states_memory(s, 1, &memory, ERR));
+    float *behind = (float *)memory.conv + (KERNEL - 1) * CHANNELS;
+    for (int i = 0; i < 16; i++)
+        behind[i] = 4711;
+    run_part(s, way, 0, 0, n);
+    memcpy(whole, way->core, sizeof whole);
+    for (size_t t = 0; t < n; t++) {
+        if (finish_row(way, t) > 2e-5 * largest(block.y, ROWS * WIDTH))
+            fail_msg("row %zu is %g off", t, finish_row(way, t));
+    }
+    run_part(s, way, 1, 0, cut);
+    run_part(s, way, 1, cut, n - cut);
+    assert_true(difference(whole, way->core, n * VALUES) <= 1e-5 * largest(whole, n * VALUES));
+    MUST(rp_gdn_states_get(s, 0, RP_GDN_KEY_VALUE, a, ERR));
+    MUST(rp_gdn_states_get(s, 1, RP_GDN_KEY_VALUE, b, ERR));
+    assert_true(difference(a, b, STATE) <= 1e-5 * largest(a, STATE));
+    for (int32_t slot = 0; slot < 2; slot++)
+        MUST(rp_gdn_states_get_conv(s, slot, kept[slot], ERR));
+    assert_memory_equal(kept[0], kept[1], sizeof kept[0]);
+    for (int i = 0; i < 16; i++)
+        assert_true(behind[i] == 4711);
+}
+
+static void check_way(rp_gdn_map map, bool linear_decay, int threads)
+{
+    static struct way way;
+    rp_pool *pool = NULL;
+    rp_pool_options pool_options;
+    rp_pool_options_init(&pool_options);
+    pool_options.n_threads = threads;
+    MUST(rp_pool_create(&pool_options, &pool, ERR));
+    memset(&way, 0, sizeof way);
+    way.map = map;
+    way.linear_decay = linear_decay;
+    for (size_t t = 0; t < ROWS; t++) {
+        project_qkvz(&way, t);
+        project_gates(&way, t);
+    }
+    turn_conv(&way);
+    rp_gdn_states_options o;
+    rp_gdn_states *s = NULL;
+    rp_gdn_states_options_init(&o);
+    o.gdn = (rp_gdn){.n_key_heads = KEY_HEADS,
+                     .n_value_heads = VALUE_HEADS,
+                     .key_dim = DIM,
+                     .value_dim = DIM,
+                     .map = map,
+                     .norm = RP_GDN_NORM_ROOT,
+                     .eps = 1e-6f};
+    o.linear_decay = linear_decay;
+    o.n_slots = 2;
+    o.conv_channels = CHANNELS;
+    o.conv_kernel = KERNEL;
+    o.pool = pool;
+    MUST(rp_gdn_states_create(&o, &s, ERR));
+    check_cut(s, &way, 4, 3);
+    check_cut(s, &way, ROWS, 73);
+    check_cut(s, &way, ROWS, 1);
+    rp_gdn_states_destroy(s);
+    rp_pool_destroy(pool);
+}
+
+static void test_block(void **state)
+{
+    (void)state;
+    read_block();
+    check_way(RP_GDN_GROUPED, false, 1);
+    check_way(RP_GDN_GROUPED, true, 3);
+    check_way(RP_GDN_TILED, false, 2);
+    check_way(RP_GDN_TILED, true, 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_block)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -49,12 +49,20 @@ MAP(sigmoid)
 MAP(gelu)
 MAP(gelu_tanh)
 MAP(silu)
+MAP(softplus)
 
 /* Of the normal numbers; every other pattern counts as the nearest of them. */
 static void map_log(const float x[16], float y[16])
 {
     const v16 least = v_set1(0x1p-126f), most = v_set1(0x1.fffffep+127f);
     v_store(y, v_log(v_max(least, v_min(most, v_abs(v_load(x))))));
+}
+
+/* Of the finite numbers that are not negative; every other pattern counts as the nearest of them.
+ */
+static void map_log1p(const float x[16], float y[16])
+{
+    v_store(y, v_log1p(v_min(v_set1(0x1.fffffep+127f), v_abs(v_load(x)))));
 }
 
 #if RP_HAVE_AVX2
@@ -69,6 +77,16 @@ static double ref_exp_neg(double x)
 static double ref_log(double x)
 {
     return isnan(x) ? x : log(fmin(fmax(fabs(x), 0x1p-126), 0x1.fffffep+127));
+}
+
+static double ref_log1p(double x)
+{
+    return isnan(x) ? x : log1p(fmin(fabs(x), 0x1.fffffep+127));
+}
+
+static double ref_softplus(double x)
+{
+    return fmax(x, 0) + (isnan(x) ? x : log1p(exp(-fabs(x))));
 }
 
 static double ref_sigmoid(double x)
@@ -104,11 +122,17 @@ static const struct function {
     double (*exact)(double);
     float high; /* the end of its domain */
 } functions[] = {
-    {"exp", map_exp, exp, INFINITY},        {"exp_neg", map_exp_neg, ref_exp_neg, 0.0f},
-    {"log", map_log, ref_log, INFINITY},    {"erf", map_erf, erf, INFINITY},
-    {"tanh", map_tanh, tanh, INFINITY},     {"sigmoid", map_sigmoid, ref_sigmoid, INFINITY},
-    {"gelu", map_gelu, ref_gelu, INFINITY}, {"gelu_tanh", map_gelu_tanh, ref_gelu_tanh, INFINITY},
+    {"exp", map_exp, exp, INFINITY},
+    {"exp_neg", map_exp_neg, ref_exp_neg, 0.0f},
+    {"log", map_log, ref_log, INFINITY},
+    {"erf", map_erf, erf, INFINITY},
+    {"tanh", map_tanh, tanh, INFINITY},
+    {"sigmoid", map_sigmoid, ref_sigmoid, INFINITY},
+    {"gelu", map_gelu, ref_gelu, INFINITY},
+    {"gelu_tanh", map_gelu_tanh, ref_gelu_tanh, INFINITY},
     {"silu", map_silu, ref_silu, INFINITY},
+    {"log1p", map_log1p, ref_log1p, INFINITY},
+    {"softplus", map_softplus, ref_softplus, INFINITY},
 };
 
 struct worst {

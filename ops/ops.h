@@ -35,6 +35,22 @@ struct rp_ops_conv {
     rp_activation activation;
 };
 
+/* An RMS norm of heads that lie side by side. */
+struct rp_ops_rms_norm {
+    const float *w; /* head_dim; NULL: none */
+    _Bool offset;   /* the factor is 1 + w */
+    float eps;
+    size_t n_heads, head_dim, first_column; /* of whole rows: 1, the width, 0 */
+};
+
+/* What the gates of a gated delta net are made of. */
+struct rp_ops_gdn_gates {
+    size_t n_heads, a_column, b_column;
+    const float *a_log, *dt_bias; /* n_heads; dt_bias NULL: none */
+    _Bool linear_rate;
+    float beta_scale;
+};
+
 struct rp_ops {
     const char *name; /* "avx2" */
     uint32_t isa;
@@ -70,6 +86,36 @@ struct rp_ops {
     /* y = activation(x[c]) * x[width + c] for c < width; x and y are apart. */
     void (*glu)(rp_activation activation, const float *x, size_t ldx, size_t width, float *y,
                 size_t ldy, size_t rows);
+
+    /* Each head: y = (x * r) * w with r = 1 / sqrt(sum16(x*x) / head_dim + eps), sum16 by fma as in
+     * layer_norm; with offset times (1 + w), that sum rounded once; without w: x * r.  Other
+     * columns as they are. */
+    void (*rms_norm)(const struct rp_ops_rms_norm *norm, const float *x, size_t ldx, size_t width,
+                     float *y, size_t ldy, size_t rows);
+
+    /* y = x * activation(gate), of a row's first `width` numbers of gate, or of its first alone
+     * (one).  gate may not be y unless it is also x. */
+    void (*gate)(rp_activation activation, const float *gate, size_t ldg, _Bool one, const float *x,
+                 size_t ldx, size_t width, float *y, size_t ldy, size_t rows);
+
+    /* rms_norm, then gate of its result.  gate is apart from y. */
+    void (*gated_norm)(const struct rp_ops_rms_norm *norm, rp_activation activation,
+                       const float *gate, size_t ldg, const float *x, size_t ldx, size_t width,
+                       float *y, size_t ldy, size_t rows);
+
+    /* Column h of y is the log of head h's decay, column n_heads + h its beta:
+     *
+     *     rate = -exp(a_log[h]), with linear_rate a_log[h];  s = softplus(x[a_column + h] +
+     * dt_bias) g = rate * s;  beta = beta_scale * sigmoid(x[b_column + h])
+     *
+     * with rate, s and the product kept within -FLT_MAX and FLT_MAX, so that none of them is
+     * infinite and inf * 0 never is computed.  A NaN stays one.  x and y are apart. */
+    void (*gdn_gates)(const struct rp_ops_gdn_gates *gates, const float *x, size_t ldx, float *y,
+                      size_t ldy, size_t rows);
+
+    /* y = fma(x, scale, y): one row. */
+    void (*add_scaled)(float scale, const float *x, size_t width, float *y);
+
     /* y = x + table[index]: one row of the table for each row. */
     void (*add_table)(const struct rp_ops_table *table, const float *x, size_t ldx, size_t width,
                       float *y, size_t ldy, size_t rows);
@@ -118,6 +164,11 @@ struct rp_ops {
     void (*layer_norm_quantize)(const float *x, size_t ldx, const float *w, const float *b,
                                 float eps, size_t width, float *y, size_t ldy, _Bool keep,
                                 const float *factors, uint8_t *q, size_t rows);
+
+    /* rms_norm of whole rows and then quantize, as layer_norm_quantize.  norm has a w. */
+    void (*rms_norm_quantize)(const struct rp_ops_rms_norm *norm, const float *x, size_t ldx,
+                              float *y, size_t ldy, _Bool keep, const float *factors, uint8_t *q,
+                              size_t rows);
 
     /* f16/bf16/f32 to f32, exact; for weights while they are packed. */
     void (*widen)(rp_dtype dtype, const void *x, float *y, size_t n);

@@ -13,6 +13,7 @@
 #include <rankplan/machine.h>
 
 #include <assert.h>
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -92,15 +93,18 @@ RP_V16_FN v16 first_lanes(v16 v, size_t n)
     return v_load_n(lanes, n);
 }
 
-/* What a layer norm does to every row. */
+/* What a norm does to every row. */
 struct norm {
     const float *w, *b; /* b NULL: none */
     float eps;
     size_t width;
 };
 
+/* A layer norm, or an RMS norm by its factor; constant where loops are made of it. */
+enum norm_kind { LAYER, RMS, RMS_OFFSET, RMS_ALONE };
+
 struct moments {
-    float mean, scale; /* 1 / sqrt(variance + eps) */
+    float mean, scale; /* 1 / sqrt(variance + eps); of an RMS norm 1 / sqrt(mean square + eps) */
 };
 
 /* The sum of a row is one chain of additions a lane, and so are its squares: the chains of several
@@ -154,41 +158,113 @@ RP_V16_FN void moments_of(const struct norm *g, const float *x, size_t ldx, cons
     EACH_ROW(ROW_MOMENTS)
 }
 
+#define ROW_RAW_SQUARE(i)                                                                          \
+    if (i < n) {                                                                                   \
+        const v16 v = v_load_some(x + i * ldx + c, some);                                          \
+        sum[i] = v_fma(v, v, sum[i]);                                                              \
+    }
+
+RP_V16_FN void mean_squares_of(const struct norm *g, const float *x, size_t ldx, const unsigned n,
+                               struct moments *m)
+{
+    v16 sum[NORM_ROWS];
+    EACH_ROW(ROW_CLEAR)
+    EACH_COLUMN(EACH_ROW(ROW_RAW_SQUARE))
+    EACH_ROW(ROW_MOMENTS)
+}
+
+RP_V16_FN void any_moments(const struct norm *g, enum norm_kind kind, const float *x, size_t ldx,
+                           const unsigned n, struct moments *m)
+{
+    if (kind == LAYER)
+        moments_of(g, x, ldx, n, m);
+    else
+        mean_squares_of(g, x, ldx, n, m);
+}
+
 /* As many rows at once as there are, of up to `rows`; how many those were. */
-static size_t next_moments(const struct norm *g, const float *x, size_t ldx, size_t rows,
-                           struct moments *m)
+RP_V16_FN size_t next_moments(const struct norm *g, enum norm_kind kind, const float *x, size_t ldx,
+                              size_t rows, struct moments *m)
 {
     if (rows < NORM_ROWS) {
-        moments_of(g, x, ldx, 1, m);
+        any_moments(g, kind, x, ldx, 1, m);
         return 1;
     }
-    moments_of(g, x, ldx, NORM_ROWS, m);
+    any_moments(g, kind, x, ldx, NORM_ROWS, m);
     return NORM_ROWS;
 }
 
 /* Columns [c, c + n) of the result. */
-RP_V16_FN v16 normed(const struct norm *g, const float *x, struct moments m, size_t c, size_t n)
+RP_V16_FN v16 normed(const struct norm *g, enum norm_kind kind, const float *x, struct moments m,
+                     size_t c, size_t n)
 {
-    const v16 centred = v_sub(v_load_some(x + c, n), v_set1(m.mean));
-    const v16 v = v_mul(centred, v_set1(m.scale)), w = v_load_some(g->w + c, n);
-    return g->b ? v_fma(v, w, v_load_some(g->b + c, n)) : v_mul(v, w);
+    v16 v = v_load_some(x + c, n);
+    if (kind == LAYER)
+        v = v_sub(v, v_set1(m.mean));
+    v = v_mul(v, v_set1(m.scale));
+    if (kind == RMS_ALONE)
+        return v;
+    v16 w = v_load_some(g->w + c, n);
+    if (kind == RMS_OFFSET)
+        w = v_add(v_set1(1.0f), w);
+    return kind == LAYER && g->b ? v_fma(v, w, v_load_some(g->b + c, n)) : v_mul(v, w);
 }
 
-/* The row lies in the first-level cache by now. */
-static void norm_row(const struct norm *g, const float *x, struct moments m, float *y)
+/* Rows that lie ldx apart.  Each lies in the first-level cache when it is normed. */
+RP_V16_FN void norm_rows(const struct norm *g, enum norm_kind kind, const float *x, size_t ldx,
+                         float *y, size_t ldy, size_t rows)
 {
-    EACH_COLUMN(v_store_some(y + c, normed(g, x, m, c, some), some);)
+    struct moments m[NORM_ROWS];
+    for (size_t r = 0, n; r < rows; r += n) {
+        n = next_moments(g, kind, x + r * ldx, ldx, rows - r, m);
+        for (size_t i = 0; i < n; i++) {
+            const float *from = x + (r + i) * ldx;
+            float *to = y + (r + i) * ldy;
+            EACH_COLUMN(v_store_some(to + c, normed(g, kind, from, m[i], c, some), some);)
+        }
+    }
 }
 
 static void layer_norm(const float *x, size_t ldx, const float *w, const float *b, float eps,
                        size_t width, float *y, size_t ldy, size_t rows)
 {
     const struct norm g = {.w = w, .b = b, .eps = eps, .width = width};
-    struct moments m[NORM_ROWS];
-    for (size_t r = 0, n; r < rows; r += n) {
-        n = next_moments(&g, x + r * ldx, ldx, rows - r, m);
-        for (size_t i = 0; i < n; i++)
-            norm_row(&g, x + (r + i) * ldx, m[i], y + (r + i) * ldy);
+    norm_rows(&g, LAYER, x, ldx, y, ldy, rows);
+}
+
+static void rms_lines(const struct norm *g, enum norm_kind kind, const float *x, size_t ldx,
+                      float *y, size_t ldy, size_t lines)
+{
+    switch (kind) {
+    case RMS_OFFSET: norm_rows(g, RMS_OFFSET, x, ldx, y, ldy, lines); break;
+    case RMS_ALONE: norm_rows(g, RMS_ALONE, x, ldx, y, ldy, lines); break;
+    default: norm_rows(g, RMS, x, ldx, y, ldy, lines); break;
+    }
+}
+
+/* Columns [from, to) as they are. */
+static void keep_columns(const float *x, float *y, size_t from, size_t to)
+{
+    if (x != y && from < to)
+        memcpy(y + from, x + from, (to - from) * sizeof *y);
+}
+
+/* The lines are rows, or the heads of one row after the other: either way several are summed side
+ * by side. */
+static void rms_norm(const struct rp_ops_rms_norm *norm, const float *x, size_t ldx, size_t width,
+                     float *y, size_t ldy, size_t rows)
+{
+    const struct norm g = {.w = norm->w, .eps = norm->eps, .width = norm->head_dim};
+    const enum norm_kind kind = !norm->w ? RMS_ALONE : norm->offset ? RMS_OFFSET : RMS;
+    const size_t first = norm->first_column, dim = norm->head_dim;
+    if (norm->n_heads == 1 && dim == width) {
+        rms_lines(&g, kind, x, ldx, y, ldy, rows);
+        return;
+    }
+    for (size_t r = 0; r < rows; r++, x += ldx, y += ldy) {
+        keep_columns(x, y, 0, first);
+        rms_lines(&g, kind, x + first, dim, y + first, dim, norm->n_heads);
+        keep_columns(x, y, first + norm->n_heads * dim, width);
     }
 }
 
@@ -271,24 +347,32 @@ static void add(const float *a, size_t lda, const float *b, size_t ldb, size_t w
     }
 }
 
+static void add_scaled(float scale, const float *x, size_t width, float *y)
+{
+    const v16 by = v_set1(scale);
+    for (size_t c = 0; c < width; c += 16) {
+        const size_t n = width - c < 16 ? width - c : 16;
+        v_store_some(y + c, v_fma(v_load_some(x + c, n), by, v_load_some(y + c, n)), n);
+    }
+}
+
 /* ---- gates ------------------------------------------------------------------------------------
  */
 
 #define GATE_ROWS(f)                                                                               \
-    for (size_t r = 0; r < rows; r++, x += ldx, y += ldy) {                                        \
-        const float *by = x + width;                                                               \
+    for (size_t r = 0; r < rows; r++, x += ldx, gate += ldg, y += ldy) {                           \
         size_t c = 0;                                                                              \
         for (; c + 16 <= width; c += 16)                                                           \
-            v_store(y + c, v_mul(f(v_load(x + c)), v_load(by + c)));                               \
+            v_store(y + c, v_mul(f(v_load(gate + c)), v_load(x + c)));                             \
         if (c < width) {                                                                           \
             const size_t n = width - c;                                                            \
-            v_store_n(y + c, v_mul(f(v_load_n(x + c, n)), v_load_n(by + c, n)), n);                \
+            v_store_n(y + c, v_mul(f(v_load_n(gate + c, n)), v_load_n(x + c, n)), n);              \
         }                                                                                          \
     }                                                                                              \
     break
 
-static void glu(rp_activation which, const float *x, size_t ldx, size_t width, float *y, size_t ldy,
-                size_t rows)
+static void gate_by_column(rp_activation which, const float *gate, size_t ldg, const float *x,
+                           size_t ldx, size_t width, float *y, size_t ldy, size_t rows)
 {
     switch (which) {
     case RP_ACT_NONE: GATE_ROWS(same);
@@ -299,6 +383,73 @@ static void glu(rp_activation which, const float *x, size_t ldx, size_t width, f
     case RP_ACT_TANH: GATE_ROWS(v_tanh);
     case RP_ACT_SIGMOID: GATE_ROWS(v_sigmoid);
     }
+}
+
+static void glu(rp_activation which, const float *x, size_t ldx, size_t width, float *y, size_t ldy,
+                size_t rows)
+{
+    gate_by_column(which, x, ldx, x + width, ldx, width, y, ldy, rows);
+}
+
+static void gate_by_one(rp_activation which, const float *gate, size_t ldg, const float *x,
+                        size_t ldx, size_t width, float *y, size_t ldy, size_t rows)
+{
+    for (size_t r = 0; r < rows; r++, x += ldx, y += ldy) {
+        const v16 by = v_activate(which, v_set1(gate[r * ldg]));
+        for (size_t c = 0; c < width; c += 16) {
+            const size_t n = width - c < 16 ? width - c : 16;
+            v_store_some(y + c, v_mul(by, v_load_some(x + c, n)), n);
+        }
+    }
+}
+
+static void gate(rp_activation which, const float *gate, size_t ldg, bool one, const float *x,
+                 size_t ldx, size_t width, float *y, size_t ldy, size_t rows)
+{
+    if (one)
+        gate_by_one(which, gate, ldg, x, ldx, width, y, ldy, rows);
+    else
+        gate_by_column(which, gate, ldg, x, ldx, width, y, ldy, rows);
+}
+
+/* A row's norm is still in the first-level cache when it is gated. */
+static void gated_norm(const struct rp_ops_rms_norm *norm, rp_activation which, const float *gate,
+                       size_t ldg, const float *x, size_t ldx, size_t width, float *y, size_t ldy,
+                       size_t rows)
+{
+    for (size_t r = 0; r < rows; r++, x += ldx, gate += ldg, y += ldy) {
+        rms_norm(norm, x, ldx, width, y, ldy, 1);
+        gate_by_column(which, gate, ldg, y, ldy, width, y, ldy, 1);
+    }
+}
+
+/* Within the finite floats; a NaN stays. */
+RP_V16_FN v16 finite(v16 x)
+{
+    return v_min(v_set1(FLT_MAX), v_max(v_set1(-FLT_MAX), x));
+}
+
+/* Heads [h, h + n) of all rows: what depends on the head alone is computed once. */
+RP_V16_FN void gate_heads(const struct rp_ops_gdn_gates *g, size_t h, size_t n, const float *x,
+                          size_t ldx, float *y, size_t ldy, size_t rows)
+{
+    const v16 a_log = v_load_some(g->a_log + h, n);
+    const v16 rate = finite(g->linear_rate ? a_log : v_neg(v_exp(a_log)));
+    const v16 bias = g->dt_bias ? v_load_some(g->dt_bias + h, n) : v_zero();
+    const v16 beta_scale = v_set1(g->beta_scale);
+    for (size_t r = 0; r < rows; r++, x += ldx, y += ldy) {
+        const v16 a = v_load_some(x + g->a_column + h, n), b = v_load_some(x + g->b_column + h, n);
+        const v16 s = finite(v_softplus(g->dt_bias ? v_add(a, bias) : a));
+        v_store_some(y + h, finite(v_mul(rate, s)), n);
+        v_store_some(y + g->n_heads + h, v_mul(beta_scale, v_sigmoid(b)), n);
+    }
+}
+
+static void gdn_gates(const struct rp_ops_gdn_gates *g, const float *x, size_t ldx, float *y,
+                      size_t ldy, size_t rows)
+{
+    for (size_t h = 0; h < g->n_heads; h += 16)
+        gate_heads(g, h, g->n_heads - h < 16 ? g->n_heads - h : 16, x, ldx, y, ldy, rows);
 }
 
 /* ---- rotary positions -------------------------------------------------------------------------
@@ -692,19 +843,20 @@ static void quantize(const float *x, size_t ldx, const float *factors, size_t wi
 }
 
 /* A row normed, its range taken on the way. */
-RP_V16_FN struct rp_qgemm_row_tail norm_tail(const struct norm *g, const float *x, struct moments m,
-                                             const float *factors, float *y)
+RP_V16_FN struct rp_qgemm_row_tail norm_tail(const struct norm *g, enum norm_kind kind,
+                                             const float *x, struct moments m, const float *factors,
+                                             float *y)
 {
     struct range range = range_of_none();
     size_t c = 0;
     for (; c + 16 <= g->width; c += 16) {
-        const v16 v = normed(g, x, m, c, 16);
+        const v16 v = normed(g, kind, x, m, c, 16);
         v_store(y + c, v);
         take(&range, factors ? v_mul(v, v_load(factors + c)) : v);
     }
     if (c < g->width) {
         const size_t n = g->width - c;
-        v_store_n(y + c, normed(g, x, m, c, n), n);
+        v_store_n(y + c, normed(g, kind, x, m, c, n), n);
         take(&range, smoothed(y, factors, c, n)); /* lanes past the row are zeros only now */
     }
     return tail_of(&range);
@@ -712,15 +864,31 @@ RP_V16_FN struct rp_qgemm_row_tail norm_tail(const struct norm *g, const float *
 
 /* n rows whose moments are known: ranges first, so that a row's tail is made while the next one is
  * normed; then all of them are rounded, from the first-level cache. */
-RP_V16_FN void norm_and_round(const struct norm *g, const float *x, size_t ldx,
+RP_V16_FN void norm_and_round(const struct norm *g, enum norm_kind kind, const float *x, size_t ldx,
                               const struct moments *m, size_t n, float *y, size_t ldy,
                               const float *factors, uint8_t *q)
 {
     struct rp_qgemm_row_tail tails[NORM_ROWS];
     for (size_t i = 0; i < n; i++)
-        tails[i] = norm_tail(g, x + i * ldx, m[i], factors, y + i * ldy);
+        tails[i] = norm_tail(g, kind, x + i * ldx, m[i], factors, y + i * ldy);
     for (size_t i = 0; i < n; i++)
         round_row(y + i * ldy, factors, g->width, tails[i], q + i * rp_qgemm_row_bytes(g->width));
+}
+
+RP_V16_FN void norm_quantize(const struct norm *g, enum norm_kind kind, const float *x, size_t ldx,
+                             float *y, size_t ldy, bool keep, const float *factors, uint8_t *q,
+                             size_t rows)
+{
+    struct moments m[NORM_ROWS];
+    for (size_t r = 0, n; r < rows; r += n) {
+        n = next_moments(g, kind, x + r * ldx, ldx, rows - r, m);
+        float *to = keep ? y + r * ldy : y;
+        uint8_t *bytes = q + r * rp_qgemm_row_bytes(g->width);
+        if (factors)
+            norm_and_round(g, kind, x + r * ldx, ldx, m, n, to, ldy, factors, bytes);
+        else
+            norm_and_round(g, kind, x + r * ldx, ldx, m, n, to, ldy, NULL, bytes);
+    }
 }
 
 static void layer_norm_quantize(const float *x, size_t ldx, const float *w, const float *b,
@@ -728,16 +896,18 @@ static void layer_norm_quantize(const float *x, size_t ldx, const float *w, cons
                                 const float *factors, uint8_t *q, size_t rows)
 {
     const struct norm g = {.w = w, .b = b, .eps = eps, .width = width};
-    struct moments m[NORM_ROWS];
-    for (size_t r = 0, n; r < rows; r += n) {
-        n = next_moments(&g, x + r * ldx, ldx, rows - r, m);
-        float *to = keep ? y + r * ldy : y;
-        uint8_t *bytes = q + r * rp_qgemm_row_bytes(width);
-        if (factors)
-            norm_and_round(&g, x + r * ldx, ldx, m, n, to, ldy, factors, bytes);
-        else
-            norm_and_round(&g, x + r * ldx, ldx, m, n, to, ldy, NULL, bytes);
-    }
+    norm_quantize(&g, LAYER, x, ldx, y, ldy, keep, factors, q, rows);
+}
+
+static void rms_norm_quantize(const struct rp_ops_rms_norm *norm, const float *x, size_t ldx,
+                              float *y, size_t ldy, bool keep, const float *factors, uint8_t *q,
+                              size_t rows)
+{
+    const struct norm g = {.w = norm->w, .eps = norm->eps, .width = norm->head_dim};
+    if (norm->offset)
+        norm_quantize(&g, RMS_OFFSET, x, ldx, y, ldy, keep, factors, q, rows);
+    else
+        norm_quantize(&g, RMS, x, ldx, y, ldy, keep, factors, q, rows);
 }
 
 /* ---- convolution ------------------------------------------------------------------------------
@@ -834,5 +1004,11 @@ const struct rp_ops RP_OPS_TABLE = {
     .nonfinite = nonfinite,
     .quantize = quantize,
     .layer_norm_quantize = layer_norm_quantize,
+    .rms_norm = rms_norm,
+    .rms_norm_quantize = rms_norm_quantize,
+    .gate = gate,
+    .gated_norm = gated_norm,
+    .gdn_gates = gdn_gates,
+    .add_scaled = add_scaled,
     .widen = widen,
 };

@@ -73,7 +73,9 @@ static int32_t in_place_slot(const rp_plan *plan, size_t s, enum rp_mode mode)
     int32_t from = -1;
     if (step->op == RP_OP_ACTIVATION || step->op == RP_OP_ADD || step->op == RP_OP_ROPE ||
         step->op == RP_OP_ADD_TYPES ||
-        (step->op == RP_OP_GATHER && plan->slots[step->in[0]].rows == step->rows))
+        (step->op == RP_OP_GATHER && plan->slots[step->in[0]].rows == step->rows) ||
+        (step->op == RP_OP_RMS_NORM && step->p.rms_norm.head_dim < step->width) ||
+        ((step->op == RP_OP_GATE || step->op == RP_OP_GATED_NORM) && step->in[0] != step->in[1]))
         from = step->in[0];
     else if (rp_op_multiplies(step->op) && step->n_in == 2 && step->in[0] != step->in[1])
         from = step->in[1];
@@ -174,12 +176,32 @@ static size_t rows_that_fit(const rp_plan *plan, const struct rp_segment *seg)
     return rows / 12 * 12;
 }
 
+static void need_scratch(rp_plan *plan, uint64_t bytes)
+{
+    plan->scratch_bytes = bytes > plan->scratch_bytes ? bytes : plan->scratch_bytes;
+}
+
+/* Experts work by row, so theirs lies behind the values of a chunk. */
+static rp_status size_experts_scratch(rp_plan *plan, const struct rp_step *step, rp_error *err)
+{
+    size_t bytes;
+    if (!rp_experts_scratch_bytes(step, rp_bucket_rows(&plan->bucket, step->rows), &bytes) ||
+        bytes > (size_t)1 << 48)
+        return rp_fail(err, RP_ERR_LIMIT, "op %zu (%s): its experts need too much scratch",
+                       step->node, step->name);
+    need_scratch(plan, plan->step_scratch + bytes);
+    return RP_OK;
+}
+
 static rp_status size_scratch(rp_plan *plan, uint64_t chunk_bytes, rp_error *err)
 {
     plan->scratch_bytes = chunk_bytes;
+    plan->step_scratch = rp_round_up(chunk_bytes, RP_CACHE_LINE);
     for (size_t s = 0; s < plan->n_steps; s++) {
         const struct rp_step *step = &plan->steps[s];
         size_t bytes;
+        if (step->op == RP_OP_EXPERTS)
+            RP_TRY(size_experts_scratch(plan, step, err));
         if (step->op != RP_OP_ATTENTION)
             continue;
         if (!rp_attention_scratch_bytes(plan->bucket.tokens, step->p.attention.window,
@@ -189,7 +211,7 @@ static rp_status size_scratch(rp_plan *plan, uint64_t chunk_bytes, rp_error *err
             return rp_fail(err, RP_ERR_LIMIT,
                            "op %zu (%s): attention over %zu tokens needs too much scratch",
                            step->node, step->name, plan->bucket.tokens);
-        plan->scratch_bytes = bytes > plan->scratch_bytes ? bytes : plan->scratch_bytes;
+        need_scratch(plan, bytes);
     }
     for (size_t s = 0; s < plan->n_steps; s++) {
         const struct rp_step *step = &plan->steps[s];

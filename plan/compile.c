@@ -28,9 +28,12 @@ void rp_plan_destroy(rp_plan *plan)
 {
     if (!plan)
         return;
-    for (size_t s = 0; s < plan->n_steps; s++)
+    for (size_t s = 0; s < plan->n_steps; s++) {
         if (plan->steps[s].op == RP_OP_ATTENTION)
             rp_aligned_free(plan->steps[s].p.attention.rel);
+        if (plan->steps[s].op == RP_OP_EXPERTS)
+            free(plan->steps[s].p.experts.packed);
+    }
     for (size_t i = 0; i < plan->n_ropes; i++)
         rp_aligned_free(plan->ropes[i].table);
     free(plan->ropes);
@@ -334,7 +337,7 @@ uint64_t rp_plan_flops(const rp_plan *plan, const rp_batch *batch)
         else if (step->op == RP_OP_GDN)
             for (size_t seq = 0; seq < batch->n_seqs; seq++)
                 sum += rp_step_gdn_seq_flops(step, batch, seq);
-        else if (rp_op_multiplies(step->op) || step->op == RP_OP_CONV)
+        else if (rp_op_multiplies(step->op) || step->op == RP_OP_EXPERTS || step->op == RP_OP_CONV)
             sum += step->flops_per_row * rp_bucket_rows(&live, step->rows);
     }
     return sum;
@@ -386,8 +389,12 @@ static void text_options(struct rp_text *t, const struct rp_step *step)
 {
     if (fused_activation(step))
         rp_text_add(t, " +%s", fused_activation(step));
-    if (rp_op_multiplies(step->op) && step->n_in == 2)
+    if ((rp_op_multiplies(step->op) && step->n_in == 2) ||
+        (step->op == RP_OP_EXPERTS && step->n_in == 3))
         rp_text_add(t, " +residual");
+    if (step->op == RP_OP_EXPERTS)
+        rp_text_add(t, " experts=%zu used=%zu act=%s", step->p.experts.n_experts,
+                    step->p.experts.n_used, rp_activation_name(step->p.experts.activation));
     if (step->joins)
         rp_text_add(t, " joined");
     if (step->op == RP_OP_GLU)
@@ -398,6 +405,11 @@ static void text_options(struct rp_text *t, const struct rp_step *step)
     if (step->op == RP_OP_GDN)
         rp_text_add(t, " keys=%zux%zu values=%zux%zu", step->p.gdn.n_key_heads, step->p.gdn.key_dim,
                     step->p.gdn.n_value_heads, step->p.gdn.value_dim);
+    if (step->op == RP_OP_GATE || step->op == RP_OP_GATED_NORM)
+        rp_text_add(t, " act=%s", rp_activation_name(step->p.gate.activation));
+    if (step->op == RP_OP_RMS_NORM && step->p.rms_norm.head_dim < step->width)
+        rp_text_add(t, " heads=%zux%zu@%zu", step->p.rms_norm.n_heads, step->p.rms_norm.head_dim,
+                    step->p.rms_norm.first_column);
     if (step->op == RP_OP_ATTENTION && step->p.attention.window)
         rp_text_add(t, " window=%zu", step->p.attention.window);
     if (step->op == RP_OP_ATTENTION && step->p.attention.n_kv_heads != step->p.attention.n_heads)

@@ -29,6 +29,8 @@ void rp_graph_destroy(rp_graph *graph)
     for (size_t i = 0; i < graph->n_nodes; i++) {
         if (graph->nodes[i].op == RP_OP_ROPE)
             free(graph->nodes[i].p.rope.inv_freq);
+        if (graph->nodes[i].op == RP_OP_EXPERTS)
+            free(graph->nodes[i].p.experts.weights);
         free(graph->nodes[i].name);
     }
     for (size_t i = 0; i < graph->n_outputs; i++)
@@ -84,6 +86,14 @@ static struct rp_node *append(rp_graph *graph, enum rp_op op, const char *name)
 static rp_value value_of(const rp_graph *graph, const struct rp_node *node)
 {
     return node ? (rp_value)(node - graph->nodes) : -1;
+}
+
+/* A node has no memory for what it copies. */
+static rp_value fail_copy(rp_graph *graph, const struct rp_node *node)
+{
+    (void)rp_fail(&graph->failed, RP_ERR_NOMEM, "op %d (%s): no memory", value_of(graph, node),
+                  node->name);
+    return -1;
 }
 
 /* A node with one input, which most of them are. */
@@ -159,11 +169,8 @@ rp_value rp_graph_rope(rp_graph *graph, const char *name, rp_value x, const rp_r
     node->p.rope.options.inv_freq = NULL;
     if (options->inv_freq && n) {
         node->p.rope.inv_freq = malloc(n * sizeof *node->p.rope.inv_freq);
-        if (!node->p.rope.inv_freq) {
-            (void)rp_fail(&graph->failed, RP_ERR_NOMEM, "op %d (%s): no memory",
-                          value_of(graph, node), node->name);
-            return -1;
-        }
+        if (!node->p.rope.inv_freq)
+            return fail_copy(graph, node);
         memcpy(node->p.rope.inv_freq, options->inv_freq, n * sizeof *node->p.rope.inv_freq);
         node->p.rope.options.inv_freq = node->p.rope.inv_freq;
     }
@@ -258,6 +265,17 @@ rp_value rp_graph_conv(rp_graph *graph, const char *name, rp_value x, const rp_c
     return value_of(graph, node);
 }
 
+rp_value rp_graph_rms_norm(rp_graph *graph, const char *name, rp_value x,
+                           const rp_rms_norm *options)
+{
+    struct rp_node *node = append_unary(graph, RP_OP_RMS_NORM, name, x);
+    if (node) {
+        node->weight[0] = options->w;
+        node->p.rms_norm = *options;
+    }
+    return value_of(graph, node);
+}
+
 rp_value rp_graph_gdn(rp_graph *graph, const char *name, rp_value qkv, rp_value gates,
                       const rp_gdn *options)
 {
@@ -267,6 +285,76 @@ rp_value rp_graph_gdn(rp_graph *graph, const char *name, rp_value qkv, rp_value 
         node->n_in = 2;
         node->p.gdn = *options;
     }
+    return value_of(graph, node);
+}
+
+/* A node whose second input is a gate. */
+static struct rp_node *append_gated(rp_graph *graph, enum rp_op op, const char *name, rp_value x,
+                                    rp_value gate)
+{
+    struct rp_node *node = append_unary(graph, op, name, x);
+    if (node) {
+        node->in[1] = gate;
+        node->n_in = 2;
+    }
+    return node;
+}
+
+rp_value rp_graph_gate(rp_graph *graph, const char *name, rp_value x, rp_value gate,
+                       const rp_gate *options)
+{
+    struct rp_node *node = append_gated(graph, RP_OP_GATE, name, x, gate);
+    if (node)
+        node->p.gate = *options;
+    return value_of(graph, node);
+}
+
+rp_value rp_graph_gated_norm(rp_graph *graph, const char *name, rp_value x, rp_value gate,
+                             const rp_gated_norm *options)
+{
+    struct rp_node *node = append_gated(graph, RP_OP_GATED_NORM, name, x, gate);
+    if (node) {
+        node->weight[0] = options->w;
+        node->p.gated_norm = *options;
+    }
+    return value_of(graph, node);
+}
+
+rp_value rp_graph_gdn_gates(rp_graph *graph, const char *name, rp_value x,
+                            const rp_gdn_gates *options)
+{
+    struct rp_node *node = append_unary(graph, RP_OP_GDN_GATES, name, x);
+    if (node) {
+        node->weight[0] = options->a_log;
+        node->weight[1] = options->dt_bias;
+        node->p.gdn_gates = *options;
+    }
+    return value_of(graph, node);
+}
+
+rp_value rp_graph_experts(rp_graph *graph, const char *name, rp_value x, rp_value logits,
+                          const rp_experts *options, rp_value residual)
+{
+    struct rp_node *node = append_gated(graph, RP_OP_EXPERTS, name, x, logits);
+    if (!node)
+        return -1;
+    if (residual != -1)
+        node->in[node->n_in++] = residual;
+    rp_experts *kept = &node->p.experts.options;
+    *kept = *options;
+    kept->up = kept->down = NULL; /* without a copy refused later, as is a count out of range */
+    if (!options->up || !options->down || options->n_experts < 1 ||
+        options->n_experts > RP_EXPERTS_MAX)
+        return value_of(graph, node);
+    const size_t n = (size_t)options->n_experts;
+    rp_weight *copy = malloc(2 * n * sizeof *copy);
+    if (!copy)
+        return fail_copy(graph, node);
+    memcpy(copy, options->up, n * sizeof *copy);
+    memcpy(copy + n, options->down, n * sizeof *copy);
+    node->p.experts.weights = copy;
+    kept->up = copy;
+    kept->down = copy + n;
     return value_of(graph, node);
 }
 
@@ -349,6 +437,51 @@ static void text_gdn(struct rp_text *t, const rp_gdn *o)
     rp_text_float(t, o->scale);
 }
 
+static void text_eps(struct rp_text *t, float eps)
+{
+    rp_text_add(t, " eps=");
+    rp_text_float(t, eps);
+}
+
+static void text_rms_norm(struct rp_text *t, const rp_rms_norm *o)
+{
+    if (o->n_heads)
+        rp_text_add(t, " heads=%dx%d first=%d", o->n_heads, o->head_dim, o->first_column);
+    text_eps(t, o->eps);
+    if (o->offset)
+        rp_text_add(t, " offset=1");
+}
+
+static void text_gdn_gates(struct rp_text *t, const rp_gdn_gates *o)
+{
+    rp_text_add(t, " heads=%d a=%d b=%d%s", o->n_heads, o->a_column, o->b_column,
+                o->linear_rate ? " linear_rate" : "");
+    if (o->beta_scale != 0) {
+        rp_text_add(t, " beta_scale=");
+        rp_text_float(t, o->beta_scale);
+    }
+}
+
+/* Of the experts' weights the first one's; the others are of the same shapes. */
+static void text_experts(struct rp_text *t, const rp_weights *weights, const rp_experts *o)
+{
+    rp_text_add(t, " experts=%d used=%d%s act=%s", o->n_experts, o->n_used,
+                o->normalize ? " normalize" : "", rp_activation_name(o->activation));
+    if (!o->up)
+        return;
+    text_weight(t, weights, "up", o->up[0]);
+    text_weight(t, weights, "down", o->down[0]);
+}
+
+static const char *weight_label(enum rp_op op, int i)
+{
+    if (op == RP_OP_GDN_GATES)
+        return i ? "dt_bias" : "a_log";
+    if (op == RP_OP_ATTENTION && i == 0)
+        return "rel";
+    return i ? "b" : "w";
+}
+
 static void text_node(struct rp_text *t, const rp_weights *weights, const struct rp_node *node)
 {
     for (size_t i = 0; i < node->n_in && i < RP_NODE_MAX_INPUTS; i++)
@@ -363,10 +496,7 @@ static void text_node(struct rp_text *t, const rp_weights *weights, const struct
         }
         break;
     case RP_OP_LAYER_NORM:
-    case RP_OP_L2_NORM:
-        rp_text_add(t, " eps=");
-        rp_text_float(t, node->p.eps);
-        break;
+    case RP_OP_L2_NORM: text_eps(t, node->p.eps); break;
     case RP_OP_GEMM:
     case RP_OP_GLU:
     case RP_OP_CONV:
@@ -385,10 +515,23 @@ static void text_node(struct rp_text *t, const rp_weights *weights, const struct
         break;
     case RP_OP_GDN: text_gdn(t, &node->p.gdn); break;
     case RP_OP_ROPE: text_rope(t, &node->p.rope.options); break;
+    case RP_OP_RMS_NORM: text_rms_norm(t, &node->p.rms_norm); break;
+    case RP_OP_GATE:
+        rp_text_add(t, " act=%s first=%d%s", rp_activation_name(node->p.gate.activation),
+                    node->p.gate.first_column, node->p.gate.one ? " one" : "");
+        break;
+    case RP_OP_GATED_NORM:
+        rp_text_add(t, " head_dim=%d act=%s first=%d", node->p.gated_norm.head_dim,
+                    rp_activation_name(node->p.gated_norm.activation),
+                    node->p.gated_norm.first_column);
+        text_eps(t, node->p.gated_norm.eps);
+        break;
+    case RP_OP_GDN_GATES: text_gdn_gates(t, &node->p.gdn_gates); break;
+    case RP_OP_EXPERTS: text_experts(t, weights, &node->p.experts.options); break;
     default: break;
     }
-    text_weight(t, weights, node->op == RP_OP_ATTENTION ? "rel" : "w", node->weight[0]);
-    text_weight(t, weights, "b", node->weight[1]);
+    text_weight(t, weights, weight_label(node->op, 0), node->weight[0]);
+    text_weight(t, weights, weight_label(node->op, 1), node->weight[1]);
 }
 
 size_t rp_graph_text(const rp_graph *graph, const rp_weights *weights, char *buffer, size_t size)

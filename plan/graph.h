@@ -24,6 +24,11 @@ enum rp_op {
     RP_OP_ACT_FEATURES,
     RP_OP_CONV,
     RP_OP_GDN,
+    RP_OP_RMS_NORM,
+    RP_OP_GATE,
+    RP_OP_GATED_NORM,
+    RP_OP_GDN_GATES,
+    RP_OP_EXPERTS,
     RP_OP_NODE_COUNT,
     /* What only lowering makes. */
     RP_OP_QUANTIZE = RP_OP_NODE_COUNT, /* rows of f32 to rows for an INT8 product */
@@ -52,6 +57,14 @@ struct rp_node {
             double *inv_freq; /* owned */
         } rope;
         rp_gdn gdn;
+        rp_rms_norm rms_norm;
+        rp_gate gate;
+        rp_gated_norm gated_norm;
+        rp_gdn_gates gdn_gates;
+        struct {
+            rp_experts options; /* up and down are in the copy, or NULL */
+            rp_weight *weights; /* owned: n_experts of up, then of down */
+        } experts;
     } p;
 };
 

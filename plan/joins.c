@@ -5,11 +5,12 @@
  * nearest cache, and with the same bits:
  *
  *     layer_norm, quantize    row by row; rows that nobody else reads are not even kept
+ *     rms_norm, quantize      likewise, of whole rows with a weight
  *     product, glu            a few panels of the first half of the columns, activated, into the
  *                             gate's rows; the same panels of the second half, times those
  *     product, rope           a few heads, then turned where they lie
  *
- * In the last two the value between them is never made as a whole, and by chunk it has no room.
+ * With a product the value between them is never made as a whole, and by chunk it has no room.
  */
 #include "plan/run.h"
 
@@ -37,7 +38,9 @@ static bool can_join(const rp_plan *plan, size_t s)
     if (step->n_in == 0 || step->in[0] != before->out || step->rows != before->rows)
         return false;
     if (step->op == RP_OP_QUANTIZE)
-        return before->op == RP_OP_LAYER_NORM;
+        return before->op == RP_OP_LAYER_NORM ||
+               (before->op == RP_OP_RMS_NORM && before->p.rms_norm.w &&
+                before->p.rms_norm.head_dim == before->width);
     if (!rp_op_multiplies(before->op) || before->n_in != 1 || !only_reader(plan, s, before->out))
         return false;
     if (step->op == RP_OP_GLU)
@@ -72,10 +75,15 @@ static void norm_and_quantize(const struct rp_step *norm, const struct rp_frame 
     const struct rp_plan *plan = f->run->plan;
     const struct rp_step *rounded = norm + 1;
     const bool keep = !only_reader(plan, plan->slots[rounded->out].first, norm->out);
-    plan->ops->layer_norm_quantize(
-        rp_frame_row(f, norm->in[0], r0), norm->width, norm->p.norm.w, norm->p.norm.b,
-        norm->p.norm.eps, norm->width, rp_frame_row(f, norm->out, r0), norm->width, keep,
-        rounded->p.quantize.factors, (uint8_t *)rp_frame_row(f, rounded->out, r0), r1 - r0);
+    const float *x = rp_frame_row(f, norm->in[0], r0), *factors = rounded->p.quantize.factors;
+    const size_t w = norm->width, rows = r1 - r0;
+    float *y = rp_frame_row(f, norm->out, r0);
+    uint8_t *q = (uint8_t *)rp_frame_row(f, rounded->out, r0);
+    if (norm->op == RP_OP_RMS_NORM)
+        plan->ops->rms_norm_quantize(&norm->p.rms_norm, x, w, y, w, keep, factors, q, rows);
+    else
+        plan->ops->layer_norm_quantize(x, w, norm->p.norm.w, norm->p.norm.b, norm->p.norm.eps, w, y,
+                                       w, keep, factors, q, rows);
 }
 
 static void multiply_and_gate(const struct rp_step *product, const struct rp_frame *f, size_t r0,

@@ -11,6 +11,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Every complaint about a node begins the same way. */
@@ -392,6 +393,132 @@ static rp_status check_gdn(struct rp_lowering *l, size_t i, rp_error *err)
         return FAIL_NODE(err, RP_ERR_SHAPE, l, i, "gates are %s x %zu, expected tokens x %zu",
                          rp_rows_name(gates.rows), gates.width, 2 * (size_t)p->n_value_heads);
     l->shapes[i] = (struct rp_shape){RP_ROWS_TOKENS, (size_t)values};
+    return RP_OK;
+}
+
+/* first..first + n lie within the columns of `what`. */
+static rp_status check_columns(const struct rp_lowering *l, size_t i, const char *what,
+                               size_t width, int32_t first, uint64_t n, rp_error *err)
+{
+    if (first < 0 || (uint64_t)first + n > width)
+        return FAIL_NODE(err, RP_ERR_SHAPE, l, i,
+                         "%s has width %zu, expected at least %llu columns from %d on", what, width,
+                         (unsigned long long)n, first);
+    return RP_OK;
+}
+
+static rp_status check_rms_norm(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const rp_rms_norm *p = &l->graph->nodes[i].p.rms_norm;
+    const struct rp_shape x = input(l, i, 0);
+    size_t dim = x.width;
+    l->shapes[i] = x;
+    RP_TRY(check_eps(l, i, p->eps, err));
+    if (p->n_heads == 0 && (p->head_dim != 0 || p->first_column != 0))
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i,
+                         "heads of %d from column %d on, but none of them; 0, 0 for whole rows",
+                         p->head_dim, p->first_column);
+    if (p->n_heads != 0) {
+        if (p->n_heads < 0 || p->head_dim <= 0)
+            return FAIL_NODE(err, RP_ERR_INVALID, l, i, "%d heads of %d, expected at least 1 of 1",
+                             p->n_heads, p->head_dim);
+        RP_TRY(check_columns(l, i, "its input", x.width, p->first_column,
+                             (uint64_t)p->n_heads * (uint64_t)p->head_dim, err));
+        dim = (size_t)p->head_dim;
+    }
+    if (p->w == -1 && p->offset)
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i, "an offset, but no weight");
+    return check_vector(l, i, "rms_norm weight", p->w, dim, err);
+}
+
+/* The second input: as many columns from first_column on. */
+static rp_status check_gate_input(const struct rp_lowering *l, size_t i, int32_t first, size_t n,
+                                  rp_error *err)
+{
+    const struct rp_shape x = input(l, i, 0), gate = input(l, i, 1);
+    if (gate.rows != x.rows)
+        return FAIL_NODE(err, RP_ERR_SHAPE, l, i, "its gate has a row per %s, expected %s",
+                         rp_rows_name(gate.rows), rp_rows_name(x.rows));
+    return check_columns(l, i, "its gate", gate.width, first, n, err);
+}
+
+static rp_status check_gate(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const rp_gate *p = &l->graph->nodes[i].p.gate;
+    l->shapes[i] = input(l, i, 0);
+    RP_TRY(check_activation(l, i, p->activation, err));
+    return check_gate_input(l, i, p->first_column, p->one ? 1 : l->shapes[i].width, err);
+}
+
+static rp_status check_gated_norm(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const rp_gated_norm *p = &l->graph->nodes[i].p.gated_norm;
+    const struct rp_shape x = input(l, i, 0);
+    l->shapes[i] = x;
+    RP_TRY(check_eps(l, i, p->eps, err));
+    RP_TRY(check_activation(l, i, p->activation, err));
+    if (p->head_dim <= 0 || x.width % (size_t)p->head_dim)
+        return FAIL_NODE(err, RP_ERR_SHAPE, l, i,
+                         "its input has width %zu, which is no heads of %d", x.width, p->head_dim);
+    RP_TRY(check_weight(l, i, "gated_norm weight", p->w, 1, (size_t)p->head_dim, err));
+    return check_gate_input(l, i, p->first_column, x.width, err);
+}
+
+static rp_status check_gdn_gates(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const rp_gdn_gates *p = &l->graph->nodes[i].p.gdn_gates;
+    const struct rp_shape x = input(l, i, 0);
+    if (p->n_heads <= 0)
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i, "%d heads, expected at least 1", p->n_heads);
+    const size_t heads = (size_t)p->n_heads;
+    RP_TRY(check_columns(l, i, "its input (a)", x.width, p->a_column, heads, err));
+    RP_TRY(check_columns(l, i, "its input (b)", x.width, p->b_column, heads, err));
+    RP_TRY(check_weight(l, i, "a_log", p->a_log, 1, heads, err));
+    RP_TRY(check_vector(l, i, "dt_bias", p->dt_bias, heads, err));
+    if (!(p->beta_scale >= 0) || isinf(p->beta_scale))
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i, "beta_scale must be finite and not negative");
+    l->shapes[i] = (struct rp_shape){x.rows, 2 * heads};
+    return RP_OK;
+}
+
+/* Expert e's two weights; inner is what the first expert's are made for. */
+static rp_status check_expert(const struct rp_lowering *l, size_t i, size_t e, size_t inner,
+                              rp_error *err)
+{
+    const rp_experts *p = &l->graph->nodes[i].p.experts.options;
+    const size_t width = input(l, i, 0).width;
+    char what[48];
+    snprintf(what, sizeof what, "expert %zu's down", e);
+    RP_TRY(check_weight(l, i, what, p->down[e], width, inner, err));
+    snprintf(what, sizeof what, "expert %zu's up", e);
+    return check_weight(l, i, what, p->up[e], 2 * inner, width, err);
+}
+
+static rp_status check_experts(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const struct rp_node *node = &l->graph->nodes[i];
+    const rp_experts *p = &node->p.experts.options;
+    const struct rp_shape x = input(l, i, 0), logits = input(l, i, 1);
+    l->shapes[i] = x;
+    if (p->n_experts < 1 || p->n_experts > RP_EXPERTS_MAX || p->n_used < 1 ||
+        p->n_used > p->n_experts)
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i,
+                         "%d of %d experts, expected 1 or more of at most %d", p->n_used,
+                         p->n_experts, RP_EXPERTS_MAX);
+    if (!p->up)
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i, "its experts have no weights");
+    RP_TRY(check_activation(l, i, p->activation, err));
+    if (logits.rows != x.rows || logits.width != (size_t)p->n_experts)
+        return FAIL_NODE(err, RP_ERR_SHAPE, l, i, "logits are %s x %zu, expected %s x %d",
+                         rp_rows_name(logits.rows), logits.width, rp_rows_name(x.rows),
+                         p->n_experts);
+    if (node->n_in == 3 && (input(l, i, 2).rows != x.rows || input(l, i, 2).width != x.width))
+        return FAIL_NODE(err, RP_ERR_SHAPE, l, i, "residual is %s x %zu, expected %s x %zu",
+                         rp_rows_name(input(l, i, 2).rows), input(l, i, 2).width,
+                         rp_rows_name(x.rows), x.width);
+    const struct rp_weight_entry *down = rp_weights_entry(l->weights, p->down[0]);
+    for (size_t e = 0; e < (size_t)p->n_experts; e++)
+        RP_TRY(check_expert(l, i, e, down ? down->cols : 0, err));
     return RP_OK;
 }
 
@@ -893,6 +1020,122 @@ static rp_status lower_gdn(struct rp_lowering *l, size_t i, rp_error *err)
     return RP_OK;
 }
 
+static rp_status lower_rms_norm(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const rp_rms_norm *p = &l->graph->nodes[i].p.rms_norm;
+    struct rp_step *step = append_step(l, RP_OP_RMS_NORM, i, "", l->shapes[i]);
+    struct rp_ops_rms_norm *norm = &step->p.rms_norm;
+    add_input(l, step, slot_of_input(l, i, 0));
+    *norm = (struct rp_ops_rms_norm){.offset = p->offset,
+                                     .eps = p->eps,
+                                     .n_heads = p->n_heads ? (size_t)p->n_heads : 1,
+                                     .head_dim = p->n_heads ? (size_t)p->head_dim : step->width,
+                                     .first_column = (size_t)p->first_column};
+    step->flops_per_row = 4 * norm->n_heads * norm->head_dim;
+    l->slot_of[i] = step->out;
+    return need_vector(l, i, p->w, &norm->w, err);
+}
+
+/* A step that reads so many columns of its gate. */
+static struct rp_step *append_gated(struct rp_lowering *l, enum rp_op op, size_t i,
+                                    rp_activation activation, int32_t first, size_t n)
+{
+    struct rp_step *step = append_step(l, op, i, "", l->shapes[i]);
+    add_input(l, step, slot_of_input(l, i, 0));
+    step->in[step->n_in++] = slot_of_input(l, i, 1);
+    step->bytes_per_row += n * sizeof(float);
+    step->p.gate.activation = activation;
+    step->p.gate.first_column = (size_t)first;
+    step->flops_per_row = step->width;
+    l->slot_of[i] = step->out;
+    return step;
+}
+
+static rp_status lower_gate(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const rp_gate *p = &l->graph->nodes[i].p.gate;
+    (void)err;
+    append_gated(l, RP_OP_GATE, i, p->activation, p->first_column, p->one ? 1 : l->shapes[i].width)
+        ->p.gate.one = p->one;
+    return RP_OK;
+}
+
+static rp_status lower_gated_norm(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const rp_gated_norm *p = &l->graph->nodes[i].p.gated_norm;
+    struct rp_step *step =
+        append_gated(l, RP_OP_GATED_NORM, i, p->activation, p->first_column, l->shapes[i].width);
+    const size_t dim = (size_t)p->head_dim;
+    step->p.gate.norm = (struct rp_ops_rms_norm){
+        .eps = p->eps, .n_heads = step->width / dim, .head_dim = dim, .first_column = 0};
+    step->flops_per_row += 4 * step->width;
+    return need_vector(l, i, p->w, &step->p.gate.norm.w, err);
+}
+
+static rp_status lower_gdn_gates(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const rp_gdn_gates *p = &l->graph->nodes[i].p.gdn_gates;
+    struct rp_step *step = append_step(l, RP_OP_GDN_GATES, i, "", l->shapes[i]);
+    struct rp_ops_gdn_gates *gates = &step->p.gdn_gates;
+    step->in[step->n_in++] = slot_of_input(l, i, 0);
+    step->bytes_per_row *= 2; /* of its input as many columns as it has itself */
+    *gates = (struct rp_ops_gdn_gates){.n_heads = (size_t)p->n_heads,
+                                       .a_column = (size_t)p->a_column,
+                                       .b_column = (size_t)p->b_column,
+                                       .linear_rate = p->linear_rate,
+                                       .beta_scale = p->beta_scale > 0 ? p->beta_scale : 1};
+    step->flops_per_row = 3 * gates->n_heads;
+    l->slot_of[i] = step->out;
+    RP_TRY(need_vector(l, i, p->a_log, &gates->a_log, err));
+    return need_vector(l, i, p->dt_bias, &gates->dt_bias, err);
+}
+
+/* All experts' panels; a dry run only counts them. */
+static rp_status need_experts(struct rp_lowering *l, size_t i, struct rp_step *step, rp_error *err)
+{
+    const rp_weight *weights = l->graph->nodes[i].p.experts.weights;
+    const size_t n = 2 * step->p.experts.n_experts;
+    const void *packed;
+    l->plan->own_bytes += n * sizeof *step->p.experts.packed;
+    if (l->make) {
+        step->p.experts.packed = calloc(n, sizeof *step->p.experts.packed);
+        if (!step->p.experts.packed)
+            return FAIL_NODE(err, RP_ERR_NOMEM, l, i, "no memory for its experts");
+    }
+    for (size_t k = 0; k < n; k++) {
+        RP_TRY(need(l, i, weights[k], RP_FORM_PACKED, &packed, err));
+        if (l->make)
+            step->p.experts.packed[k] = packed;
+    }
+    return RP_OK;
+}
+
+static rp_status lower_experts(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const struct rp_node *node = &l->graph->nodes[i];
+    const rp_experts *p = &node->p.experts.options;
+    struct rp_step *step = append_step(l, RP_OP_EXPERTS, i, "", l->shapes[i]);
+    add_input(l, step, slot_of_input(l, i, 0));
+    add_input(l, step, slot_of_input(l, i, 1));
+    if (node->n_in == 3 && !l->no_fuse)
+        add_input(l, step, slot_of_input(l, i, 2));
+    const size_t inner = rp_weights_entry(l->weights, p->down[0])->cols;
+    const uint64_t numbers = 3 * (uint64_t)inner * step->width; /* of an expert's weights */
+    step->p.experts.n_experts = (size_t)p->n_experts;
+    step->p.experts.n_used = (size_t)p->n_used;
+    step->p.experts.inner = inner;
+    step->p.experts.normalize = p->normalize;
+    step->p.experts.activation = p->activation;
+    step->kernel = l->plan->gemm->name;
+    step->flops_per_row = 2 * numbers * (uint64_t)p->n_used;
+    step->bytes_fixed = numbers * sizeof(float) * (uint64_t)p->n_experts;
+    RP_TRY(need_experts(l, i, step, err));
+    l->slot_of[i] = step->out;
+    if (node->n_in == 3 && l->no_fuse)
+        lower_add_step(l, i, ".add", l->slot_of[i], slot_of_input(l, i, 2));
+    return RP_OK;
+}
+
 /* ---- the table ---------------------------------------------------------------------------------
  */
 
@@ -920,6 +1163,11 @@ static const struct op_row {
     [RP_OP_ACT_FEATURES] = {"act_features", 2, 2, false, check_act_features, lower_act_features},
     [RP_OP_CONV] = {"conv", 1, 1, false, check_conv, lower_conv},
     [RP_OP_GDN] = {"gdn", 2, 2, false, check_gdn, lower_gdn},
+    [RP_OP_RMS_NORM] = {"rms_norm", 1, 1, true, check_rms_norm, lower_rms_norm},
+    [RP_OP_GATE] = {"gate", 2, 2, true, check_gate, lower_gate},
+    [RP_OP_GATED_NORM] = {"gated_norm", 2, 2, true, check_gated_norm, lower_gated_norm},
+    [RP_OP_GDN_GATES] = {"gdn_gates", 1, 1, true, check_gdn_gates, lower_gdn_gates},
+    [RP_OP_EXPERTS] = {"experts", 2, 3, true, check_experts, lower_experts},
     [RP_OP_QUANTIZE] = {"quantize", 1, 1, true, NULL, NULL},
     [RP_OP_QGEMM] = {"qgemm", 1, 2, true, NULL, NULL},
     [RP_OP_GATHER] = {"gather", 1, 1, true, NULL, NULL},

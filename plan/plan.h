@@ -112,7 +112,21 @@ struct rp_step {
             double theta;            /* 0: the frequencies were given */
         } rope;
         struct rp_ops_conv conv;
-        struct rp_gdn_args gdn;   /* without its rows */
+        struct rp_gdn_args gdn; /* without its rows */
+        struct rp_ops_rms_norm rms_norm;
+        struct {
+            struct rp_ops_rms_norm norm; /* of a gated norm */
+            rp_activation activation;
+            size_t first_column;
+            bool one;
+        } gate;
+        struct rp_ops_gdn_gates gdn_gates;
+        struct {
+            const void **packed; /* of each expert up, then of each down; owned by the plan */
+            size_t n_experts, n_used, inner;
+            bool normalize;
+            rp_activation activation;
+        } experts;
         rp_activation activation; /* and of a glu */
         rp_pooling pooling;
         enum rp_read gather; /* of the tokens' rows, or rows that are these already */
@@ -156,8 +170,10 @@ struct rp_plan {
     struct rp_plan_rope *ropes;
     size_t n_ropes;
     uint64_t arena_bytes, scratch_bytes; /* scratch: per worker */
-    size_t attention_query_rows;         /* least query rows of an attention task */
-    char *names;                         /* the strings of steps, outputs and tables */
+    uint64_t
+        step_scratch; /* where that of a step which works by row begins, behind chunks' values */
+    size_t attention_query_rows; /* least query rows of an attention task */
+    char *names;                 /* the strings of steps, outputs and tables */
     size_t names_bytes;
     uint64_t own_bytes;     /* of the plan itself: this struct, the arrays, names and tables */
     uint64_t making_bytes;  /* needed on top while it is made */
@@ -250,6 +266,11 @@ static inline bool rp_op_multiplies(enum rp_op op)
 {
     return op == RP_OP_GEMM || op == RP_OP_QGEMM;
 }
+
+/* plan/experts.c: scratch of a mixture of experts, of which a call may have so many rows; false
+ * when it wraps.  It works on RP_EXPERTS_ROWS at once: as many as a chunk has at most. */
+#define RP_EXPERTS_ROWS ((size_t)192)
+bool rp_experts_scratch_bytes(const struct rp_step *step, size_t rows, size_t *out);
 
 /* plan/arrange.c: live ranges, steps that join others, segments, both layouts, arena and scratch
  * sizes. */

@@ -98,13 +98,22 @@ void rp_profile_task(struct rp_profiling *p, size_t lane, size_t step, uint64_t 
     l->mark = now;
 }
 
+/* Of a step's weights those that so many rows can need: experts nobody chose are not read. */
+static double fixed_bytes(const struct rp_step *s, size_t rows)
+{
+    const double all = (double)s->bytes_fixed;
+    if (s->op != RP_OP_EXPERTS || rows * s->p.experts.n_used >= s->p.experts.n_experts)
+        return all;
+    return all * (double)(rows * s->p.experts.n_used) / (double)s->p.experts.n_experts;
+}
+
 void rp_profile_rows(struct rp_profiling *p, size_t lane, size_t step, const struct rp_step *s,
                      size_t rows, double share)
 {
     const double row_share = share * (double)rows;
-    rp_profile_task(
-        p, lane, step, (uint64_t)((double)s->flops_per_row * row_share),
-        (uint64_t)((double)s->bytes_per_row * row_share + (double)s->bytes_fixed * share), rows);
+    rp_profile_task(p, lane, step, (uint64_t)((double)s->flops_per_row * row_share),
+                    (uint64_t)((double)s->bytes_per_row * row_share + fixed_bytes(s, rows) * share),
+                    rows);
 }
 
 void rp_profiling_read(struct rp_profiling *p, rp_profile *out)

@@ -87,6 +87,9 @@ static void choose(struct quantizing *q)
             used = used || (q->plan->steps[s].node == i && may_be_int8(q, &q->plan->steps[s]));
         if (used)
             continue;
+        for (int32_t w = 0; node->op == RP_OP_EXPERTS && w < 2 * node->p.experts.options.n_experts;
+             w++)
+            q->chosen[node->p.experts.weights[w]] = false;
         for (size_t w = 0; w < 2; w++)
             if (node->op != RP_OP_EMBED && node->weight[w] >= 0)
                 q->chosen[node->weight[w]] = false;

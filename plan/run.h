@@ -112,6 +112,10 @@ void rp_step_task(const struct rp_step *step, const struct rp_frame *frame, size
  * i is in one. */
 size_t rp_range_of(const int32_t *starts, size_t n, size_t i);
 
+/* plan/experts.c: rows [r0, r1) of a mixture of experts. */
+void rp_step_experts(const struct rp_step *step, const struct rp_frame *frame, size_t r0,
+                     size_t r1);
+
 /* The rows [*first, *end) that a step has of one sequence, when it has only those that are read. */
 void rp_step_read_rows(const struct rp_step *step, const rp_batch *batch, size_t seq, size_t *first,
                        size_t *end);

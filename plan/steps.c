@@ -162,6 +162,12 @@ static void gather(const struct rp_step *step, const struct rp_frame *f, float *
     }
 }
 
+/* The columns of the gate that a step reads, from its row r0 on. */
+static const float *gate_rows(const struct rp_step *step, const struct rp_frame *f, size_t r0)
+{
+    return rp_frame_row(f, step->in[1], r0) + step->p.gate.first_column;
+}
+
 void rp_step_rows(const struct rp_step *step, const struct rp_frame *f, size_t r0, size_t r1,
                   size_t p0, size_t p1)
 {
@@ -191,6 +197,19 @@ void rp_step_rows(const struct rp_step *step, const struct rp_frame *f, size_t r
     case RP_OP_CONCAT: concat(step, f, y, rows, r0); return;
     case RP_OP_GATHER: gather(step, f, y, r0, r1); return;
     case RP_OP_ADD_TYPES: add_types(step, f, x, y, r0, r1); return;
+    case RP_OP_RMS_NORM: ops->rms_norm(&step->p.rms_norm, x, w, w, y, w, rows); return;
+    case RP_OP_GATE:
+        ops->gate(step->p.gate.activation, gate_rows(step, f, r0), width_of(f, step->in[1]),
+                  step->p.gate.one, x, w, w, y, w, rows);
+        return;
+    case RP_OP_GATED_NORM:
+        ops->gated_norm(&step->p.gate.norm, step->p.gate.activation, gate_rows(step, f, r0),
+                        width_of(f, step->in[1]), x, w, w, y, w, rows);
+        return;
+    case RP_OP_GDN_GATES:
+        ops->gdn_gates(&step->p.gdn_gates, x, width_of(f, step->in[0]), y, w, rows);
+        return;
+    case RP_OP_EXPERTS: rp_step_experts(step, f, r0, r1); return;
     default: assert(0 && "a step that does not work by row"); return;
     }
 }

@@ -10,6 +10,7 @@ set(RP_TESTS_LONG)
 # themselves:
 set(RP_TESTS_ONCE
     test_attention
+    test_gdn
     test_gemm
     test_isa
     test_ops

@@ -76,15 +76,21 @@ static rp_value product(struct net *n, const char *name, rp_value x, size_t from
     return rp_graph_gemm(n->graph, name, x, weight(n, to, from, 0.3f), -1, RP_ACT_NONE, -1);
 }
 
-/* Every row of x, and the last ones of what another product makes of it, which are read alone. */
-static void outputs(struct net *n, rp_value x, size_t width)
+/* Rows that are read alone: the last ones of what another product makes of x, and marked ones. */
+static void few_outputs(struct net *n, rp_value x, size_t width)
 {
-    rp_graph_output(n->graph, "rows", x, RP_ROWS_TOKENS, width);
     const rp_value head = product(n, "head", x, width, 9);
     rp_graph_output(n->graph, "last", rp_graph_pool(n->graph, "pool", head, RP_POOL_LAST),
                     RP_ROWS_SEQS, 9);
     const rp_value marked = rp_graph_gather_markers(n->graph, "marked", x);
     rp_graph_output(n->graph, "marked", marked, RP_ROWS_MARKERS, width);
+}
+
+/* And every row of x. */
+static void outputs(struct net *n, rp_value x, size_t width)
+{
+    rp_graph_output(n->graph, "rows", x, RP_ROWS_TOKENS, width);
+    few_outputs(n, x, width);
 }
 
 /* Row by row, but for positions. */
@@ -206,6 +212,37 @@ static void make_one_head(struct net *n)
     make_stack(n, &gdn, 1);
 }
 
+/* Causal attention with rotary positions, heads that share keys, and a window by turns. */
+static rp_value attention_layer(struct net *n, rp_value x, size_t width, int32_t window)
+{
+    const rp_rope rope = {.n_heads = 6, .head_dim = 8, .n_rotated = 4, .theta = 100};
+    const rp_attention attention = {.n_heads = 4,
+                                    .head_dim = 8,
+                                    .n_kv_heads = 2,
+                                    .rel_bias = -1,
+                                    .causal = true,
+                                    .window = window};
+    rp_value y = product(n, "qkv", x, width, 64);
+    y = rp_graph_rope(n->graph, "rope", y, &rope);
+    y = rp_graph_attention(n->graph, "attn", y, &attention);
+    return rp_graph_gemm(n->graph, "o", y, weight(n, width, 32, 0.3f), -1, RP_ACT_NONE, x);
+}
+
+/* All kinds of layers, and of the last, attention, only the rows that are read. */
+static void make_mixed(struct net *n)
+{
+    static const rp_gdn gdn = {.n_key_heads = 2,
+                               .n_value_heads = 2,
+                               .key_dim = 8,
+                               .value_dim = 16,
+                               .norm = RP_GDN_NORM_ROOT,
+                               .eps = 1e-6f};
+    net_begin(n, 5);
+    rp_value x = attention_layer(n, embedding(n, 24), 24, 20);
+    x = hybrid_layer(n, x, 24, &gdn);
+    few_outputs(n, attention_layer(n, x, 24, 0), 24);
+}
+
 /* The two ops by themselves, of what tables give. */
 static void make_conv(struct net *n)
 {
@@ -317,7 +354,9 @@ static void check_sequence(rp_session *ran, rp_session *alone, const struct fami
     family_add(&one, ids, before + own, -1);
     one.batch.parents = NULL;
     toy_run_ok(alone, &one.batch);
-    assert_rows(ran, "rows", (size_t)f->cu[s], alone, before, own);
+    rp_view rows;
+    if (rp_session_output(ran, "rows", &rows, NULL) == RP_OK)
+        assert_rows(ran, "rows", (size_t)f->cu[s], alone, before, own);
     assert_rows(ran, "last", s, alone, 0, 1);
     if (own)
         assert_rows(ran, "marked", (size_t)f->mcu[s], alone, 0, 1);
@@ -395,6 +434,7 @@ static void children_of_hybrids(void **state)
 {
     (void)state;
     children_are_as_if_uncut(make_hybrid);
+    children_are_as_if_uncut(make_mixed);
 }
 
 /* ---- convolutions ------------------------------------------------------------------------------
@@ -696,6 +736,7 @@ static void same_bits_in_any_batch(void **state)
     (void)state;
     same_bits(make_hybrid);
     same_bits(make_one_head);
+    same_bits(make_mixed);
     same_bits(make_whole_decoder);
     same_bits(make_pruned_decoder);
 }
@@ -777,6 +818,8 @@ static void warm_runs_allocate_nothing(void **state)
         rp_session_reserve(s, (size_t)f.cu[f.batch.n_seqs], f.batch.n_seqs, f.batch.n_seqs, NULL),
         RP_OK);
     toy_run_ok(s, &f.batch);
+    if (!alloc_count_available())
+        skip();
     const size_t before = alloc_count();
     toy_run_ok(s, &f.batch);
     assert_int_equal(alloc_count(), before);

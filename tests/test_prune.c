@@ -233,6 +233,41 @@ static struct toy_batch make_batch(uint64_t seed)
 /* ---- the same bits ------------------------------------------------------------------------------
  */
 
+/* Ops of hybrid models, one after the other: a row of each comes from the same row of its inputs.
+ */
+static rp_value hybrid(struct made *m, rp_value x, rp_value any, size_t width, const char *name)
+{
+    static const char *const parts[] = {"norm", "gate", "gated", "gates", "logits", "experts"};
+    char names[6][32];
+    rp_weight up[4], down[4];
+    for (size_t i = 0; i < 6; i++)
+        snprintf(names[i], sizeof names[i], "%s.%s", name, parts[i]);
+    for (size_t e = 0; e < 4; e++) {
+        up[e] = weight(m, 2 * 3, width, 1, 0);
+        down[e] = weight(m, width, 3, 1, 0);
+    }
+    x = rp_graph_rms_norm(m->graph, names[0], x,
+                          &(rp_rms_norm){.w = weight(m, 1, width, 1, 0), .offset = true, .eps = 1e-6f});
+    x = rp_graph_gate(m->graph, names[1], x, any,
+                      &(rp_gate){.activation = RP_ACT_SIGMOID, .one = below(m, 2)});
+    x = rp_graph_gated_norm(m->graph, names[2], x, any,
+                            &(rp_gated_norm){.w = weight(m, 1, width, 1, 0),
+                                             .eps = 1e-6f,
+                                             .head_dim = (int32_t)width,
+                                             .activation = RP_ACT_SILU});
+    const rp_gdn_gates gates = {
+        .n_heads = 1, .a_log = weight(m, 1, 1, 1, 0), .dt_bias = weight(m, 1, 1, 1, 0)};
+    const rp_value two = rp_graph_gdn_gates(m->graph, names[3], any, &gates);
+    const rp_value logits = linear(m, names[4], two, 4, 2, RP_ACT_NONE, -1);
+    const rp_experts experts = {.n_experts = 4,
+                                .n_used = 2,
+                                .normalize = below(m, 2),
+                                .activation = RP_ACT_SILU,
+                                .up = up,
+                                .down = down};
+    return rp_graph_experts(m->graph, names[5], x, logits, &experts, below(m, 2) ? any : -1);
+}
+
 /* A random op over the values so far, of which x is the last; all have the same width. */
 static rp_value random_op(struct made *m, const rp_value *values, size_t n, size_t width, size_t i)
 {
@@ -251,7 +286,8 @@ static rp_value random_op(struct made *m, const rp_value *values, size_t n, size
     snprintf(name, sizeof name, "n%zu", i);
     snprintf(more, sizeof more, "n%zu.x", i);
     rp_value y;
-    switch (below(m, 10)) {
+    switch (below(m, 11)) {
+    case 10: return hybrid(m, x, any, width, name);
     case 0: return norm(m, name, x, width);
     case 1: return rp_graph_activation(m->graph, name, x, (rp_activation)below(m, 7));
     case 2: return rp_graph_add(m->graph, name, x, any);

@@ -73,6 +73,16 @@ static double log_normal(double x)
     return log(fmin(fmax(fabs(x), 0x1p-126), FLT_MAX));
 }
 
+static double log1p_finite(double x)
+{
+    return log1p(fmin(fabs(x), FLT_MAX));
+}
+
+static double softplus(double x)
+{
+    return relu(x) + log1p(exp(-fabs(x)));
+}
+
 /* The bounds are those that bench/ulp.c measured over all floats, rounded up.  `relative` counts
  * ULP and holds for low <= x <= high; `absolute` is a multiple of max(1, |result|) and holds
  * everywhere. */
@@ -85,6 +95,8 @@ static const struct bound {
     {"exp", exp, 0.9, -INFINITY, INFINITY, 1e-7, UINT64_C(0x4240cce4b12f3960)},
     {"exp_neg", exp_neg, 0.9, -87.3, INFINITY, 6e-8, UINT64_C(0xca7391497535e14d)},
     {"log", log_normal, 1.0, -INFINITY, INFINITY, 1e-7, UINT64_C(0x68f3b8153b23dfe6)},
+    {"log1p", log1p_finite, 1.3, -INFINITY, INFINITY, 1.3e-7, UINT64_C(0x443debdbf6dae2de)},
+    {"softplus", softplus, 2.5, -INFINITY, INFINITY, 1.3e-7, UINT64_C(0x8f3ffca069777a8e)},
     {"erf", erf, 1.2, -INFINITY, INFINITY, 8e-8, UINT64_C(0x31941b27615dff5e)},
     {"tanh", tanh, 1.4, -INFINITY, INFINITY, 9e-8, UINT64_C(0x7ebfcb99d7661b75)},
     {"sigmoid", sigmoid, 2.5, -87.3, INFINITY, 9e-8, UINT64_C(0x71cf50b8ee9c5273)},
@@ -217,6 +229,15 @@ static void special_values(void **state)
         expect(v, "log", 1, 0);
         expect(v, "log", 2, 0x1.62e43p-1f);
         expect(v, "log", 0x1p-126f, -0x1.5d58ap+6f);
+        expect(v, "log1p", 0, 0);
+        expect(v, "log1p", 1, 0x1.62e43p-1f);
+        expect(v, "log1p", 0x1p-149f, 0x1p-149f);
+        expect(v, "softplus", 0, 0x1.62e43p-1f);
+        expect(v, "softplus", 200, 200);
+        expect(v, "softplus", -200, 0);
+        expect(v, "softplus", FLT_MAX, FLT_MAX);
+        expect(v, "softplus", INFINITY, INFINITY);
+        expect(v, "softplus", -INFINITY, 0);
         expect(v, "erf", INFINITY, 1);
         expect(v, "erf", -INFINITY, -1);
         expect(v, "erf", -0.0f, -0.0f);

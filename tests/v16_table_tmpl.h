@@ -72,6 +72,8 @@ static v16 small(v16 a)
 #define FUNCTIONS(X)                                                                               \
     X(exp, v_exp(a))                                                                               \
     X(exp_neg, v_exp_neg(v_min(v_zero(), a)))                                                      \
+    X(log1p, v_log1p(v_min(v_set1(0x1.fffffep+127f), v_abs(a))))                                   \
+    X(softplus, v_softplus(a))                                                                     \
     X(log, v_log(v_max(v_set1(0x1p-126f), v_min(v_set1(0x1.fffffep+127f), v_abs(a)))))             \
     X(erf, v_erf(a))                                                                               \
     X(tanh, v_tanh(a))                                                                             \

@@ -263,6 +263,86 @@ typedef struct rp_gdn {
  * with a parent goes on from the state that the parent's last token leaves. */
 RP_API rp_value rp_graph_gdn(rp_graph *graph, const char *name, rp_value qkv, rp_value gates,
                              const rp_gdn *options);
+/* RMS norm of whole rows, or of some heads of a row: x / sqrt(sum(x^2) / n + eps) * w.  Columns
+ * that belong to none of the heads are as they are in x. */
+typedef struct rp_rms_norm {
+    rp_weight w;          /* [1, head_dim], of whole rows [1, width]; -1: none */
+    bool offset;          /* the factor is 1 + w, one addition in f32 */
+    float eps;            /* inside the root, beside the mean square */
+    int32_t n_heads;      /* 0: the whole row is one */
+    int32_t head_dim;     /* with n_heads */
+    int32_t first_column; /* of the first head, with n_heads */
+} rp_rms_norm;
+
+/* As x. */
+RP_API rp_value rp_graph_rms_norm(rp_graph *graph, const char *name, rp_value x,
+                                  const rp_rms_norm *options);
+
+typedef struct rp_gate {
+    rp_activation activation;
+    int32_t first_column; /* of gate */
+    bool one;             /* one number for the whole row, not one for each column */
+} rp_gate;
+
+/* As x: x * activation(gate), of gate the columns from first_column on, as many as x has, or one.
+ * gate has the same rows as x. */
+RP_API rp_value rp_graph_gate(rp_graph *graph, const char *name, rp_value x, rp_value gate,
+                              const rp_gate *options);
+
+typedef struct rp_gated_norm {
+    rp_weight w; /* [1, head_dim], as it is (no offset) */
+    float eps;
+    int32_t head_dim; /* x's width is a multiple of it */
+    rp_activation activation;
+    int32_t first_column; /* of gate */
+} rp_gated_norm;
+
+/* As x: each head's RMS norm, times w, then times activation(gate), of gate the columns from
+ * first_column on, as many as x has. */
+RP_API rp_value rp_graph_gated_norm(rp_graph *graph, const char *name, rp_value x, rp_value gate,
+                                    const rp_gated_norm *options);
+
+/* The gates of a gated delta net, from the columns a_column.. and b_column.. of x, n_heads of each:
+ *
+ *     g    = -exp(a_log) softplus(a + dt_bias)   the log of the decay, at most 0
+ *     beta = beta_scale sigmoid(b)
+ *
+ * exp(a_log), softplus and g are kept within the finite floats, so exp(a_log) = inf times softplus
+ * = 0 gives 0 (a decay of 1), and what is too large gives a decay of 0; never NaN unless one was
+ * read. */
+typedef struct rp_gdn_gates {
+    int32_t n_heads, a_column, b_column;
+    rp_weight a_log;   /* [1, n_heads] */
+    rp_weight dt_bias; /* [1, n_heads]; -1: none */
+    bool linear_rate;  /* g = a_log softplus(a + dt_bias): a_log is the factor itself */
+    float beta_scale;  /* 0 = 1 */
+} rp_gdn_gates;
+
+/* rows of x x 2*n_heads: g of each head, then beta of each. */
+RP_API rp_value rp_graph_gdn_gates(rp_graph *graph, const char *name, rp_value x,
+                                   const rp_gdn_gates *options);
+
+#define RP_EXPERTS_MAX 4096
+
+/* A mixture of experts. */
+typedef struct rp_experts {
+    int32_t n_experts; /* at most RP_EXPERTS_MAX; of another count the arrays are not read */
+    int32_t n_used;    /* of each row, 1 to n_experts */
+    bool normalize;    /* the chosen ones' shares are divided by their sum */
+    rp_activation activation;
+    const rp_weight *up;   /* n_experts of [2*inner, width]: gate rows, then up rows; copied */
+    const rp_weight *down; /* n_experts of [width, inner]; copied */
+} rp_experts;
+
+/* As x: p = softmax of the row's logits (n_experts wide); of the n_used largest p (of equal ones
+ * those with the lower index) the sum, in ascending order of index, of p_e times
+ *
+ *     down_e (activation(first half of up_e x) * second half)
+ *
+ * and then + residual, a value as x, or -1.  A row's bits do not depend on the rows beside it.
+ * Experts are computed in FP32 also where other products are INT8. */
+RP_API rp_value rp_graph_experts(rp_graph *graph, const char *name, rp_value x, rp_value logits,
+                                 const rp_experts *options, rp_value residual);
 
 /* Names a result.  Its row kind and width are said here so that a graph that computes something
  * else is refused.  A graph needs at least one output. */

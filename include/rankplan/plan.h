@@ -133,7 +133,7 @@ RP_API void rp_batch_init(rp_batch *batch);
 
 /* Floating-point operations of a batch: two for each multiply-add of its products, attention,
  * convolutions and delta rules, over the rows that the plan computes of it.  The batch's cu (and
- * mcu) must be in order. */
+ * mcu) must be in order, and its parents such as a run takes. */
 RP_API uint64_t rp_plan_flops(const rp_plan *plan, const rp_batch *batch);
 
 /* ---- sessions ---------------------------------------------------------------------------------

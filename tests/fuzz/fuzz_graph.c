@@ -329,6 +329,159 @@ static rp_value op_decision(struct build *b, const char *name, bool features, st
     return rp_graph_act_features(b->graph, name, first, logits);
 }
 
+static rp_value op_rms_norm(struct build *b, const char *name, struct shape *s)
+{
+    struct bytes *in = &b->bytes;
+    const rp_value x = value(b);
+    *s = shape_of(b, x);
+    rp_rms_norm options = {.offset = next(in, 2), .eps = epsilon(b)};
+    size_t dim = s->width;
+    if (next(in, 2)) {
+        options.n_heads = 1 + (int32_t)next(in, 3);
+        options.first_column = (int32_t)next(in, 3);
+        if (s->width > (size_t)options.first_column)
+            dim = (s->width - (size_t)options.first_column) / (size_t)options.n_heads;
+        options.head_dim = (int32_t)(dim < MAX_WIDTH ? dim : MAX_WIDTH);
+    }
+    options.w = options.offset ? weight(b, 1, dim) : weight_or_none(b, 1, dim);
+    if (rarely(in, 32))
+        options.n_heads = (int32_t)next(in, 256) << 23;
+    if (rarely(in, 32))
+        options.head_dim = (int32_t)next(in, 256) << 23;
+    if (rarely(in, 32))
+        options.first_column = (int32_t)next(in, 256) << 23;
+    return rp_graph_rms_norm(b->graph, name, x, &options);
+}
+
+/* As many columns of something with the same rows. */
+static rp_value op_gate(struct build *b, const char *name, bool normed, struct shape *s)
+{
+    struct bytes *in = &b->bytes;
+    const rp_value x = value(b);
+    *s = shape_of(b, x);
+    const rp_value gate = value_like(b, *s, x);
+    const int32_t first = rarely(in, 16) ? (int32_t)next(in, 256) << 23 : 0;
+    if (!normed) {
+        const bool one = next(in, 2);
+        const rp_gate options = {activation(b), one ? first + (int32_t)next(in, 3) : first, one};
+        return rp_graph_gate(b->graph, name, x, gate, &options);
+    }
+    const size_t heads = s->width % 2 ? 1 : 2, dim = s->width / heads;
+    const rp_gated_norm options = {.w = weight(b, 1, dim),
+                                   .eps = epsilon(b),
+                                   .head_dim =
+                                       rarely(in, 32) ? (int32_t)next(in, 256) << 23 : (int32_t)dim,
+                                   .activation = activation(b),
+                                   .first_column = first};
+    return rp_graph_gated_norm(b->graph, name, x, gate, &options);
+}
+
+static rp_value op_gdn_gates(struct build *b, const char *name, struct shape *s)
+{
+    struct bytes *in = &b->bytes;
+    const rp_value x = value(b);
+    *s = shape_of(b, x);
+    const size_t heads = 1 + next(in, s->width < 8 ? (unsigned)s->width + !s->width : 8);
+    rp_gdn_gates options = {.n_heads = (int32_t)heads,
+                            .a_column = s->width > heads ? (int32_t)(s->width - heads) : 0,
+                            .a_log = weight(b, 1, heads),
+                            .dt_bias = weight_or_none(b, 1, heads),
+                            .linear_rate = next(in, 2),
+                            .beta_scale = rarely(in, 8) ? epsilon(b) : 0};
+    if (rarely(in, 32))
+        options.n_heads = (int32_t)next(in, 256) << 23;
+    if (rarely(in, 32))
+        options.b_column = (int32_t)next(in, 256) << 23;
+    s->width = 2 * heads;
+    return rp_graph_gdn_gates(b->graph, name, x, &options);
+}
+
+/* One pair of weights for all experts: there is room for few. */
+static rp_value op_experts(struct build *b, const char *name, struct shape *s)
+{
+    struct bytes *in = &b->bytes;
+    const rp_value x = value(b), logits = value(b);
+    const size_t n = shape_of(b, logits).width, inner = 1 + next(in, MAX_WIDTH / 2);
+    rp_weight up[RP_EXPERTS_MAX], down[RP_EXPERTS_MAX];
+    *s = shape_of(b, x);
+    const rp_weight first_up = weight(b, 2 * inner, s->width);
+    const rp_weight first_down = weight(b, s->width, inner);
+    for (size_t e = 0; e < RP_EXPERTS_MAX; e++) {
+        up[e] = first_up;
+        down[e] = first_down;
+    }
+    rp_experts options = {.n_experts = n < INT32_MAX ? (int32_t)n : 1,
+                          .n_used = 1 + (int32_t)next(in, n < 4 ? (unsigned)n + !n : 4),
+                          .normalize = next(in, 2),
+                          .activation = activation(b),
+                          .up = up,
+                          .down = rarely(in, 32) ? NULL : down};
+    if (rarely(in, 32))
+        options.n_experts = (int32_t)next(in, 256) << 23;
+    if (rarely(in, 32))
+        options.n_used = (int32_t)next(in, 256) << 23;
+    return rp_graph_experts(b->graph, name, x, logits, &options,
+                            next(in, 2) ? value_like(b, *s, -1) : -1);
+}
+
+static rp_value op_by_row(struct build *b, const char *name, struct shape *s)
+{
+    switch (next(&b->bytes, 5)) {
+    case 0: return op_rms_norm(b, name, s);
+    case 1: return op_gate(b, name, false, s);
+    case 2: return op_gate(b, name, true, s);
+    case 3: return op_gdn_gates(b, name, s);
+    default: return op_experts(b, name, s);
+    }
+}
+
+static rp_value op_conv(struct build *b, const char *name, struct shape *s)
+{
+    struct bytes *in = &b->bytes;
+    const rp_value x = value(b);
+    *s = shape_of(b, x);
+    s->width -= s->width > 1 ? next(in, s->width < 4 ? 2 : 4) : 0;
+    const size_t kernel = rarely(in, 32) ? next(in, 12) : 1 + next(in, 8);
+    const rp_weight w = weight(b, s->width, kernel);
+    const rp_conv options = {w, weight_or_none(b, 1, s->width), activation(b)};
+    return rp_graph_conv(b->graph, name, x, &options);
+}
+
+/* Values take what the keys leave of the columns; gates are a product, since few values fit. */
+static rp_value op_gdn(struct build *b, const char *name, struct shape *s)
+{
+    struct bytes *in = &b->bytes;
+    const rp_value x = value(b);
+    *s = shape_of(b, x);
+    const size_t key_heads = 1 + next(in, 2), heads = key_heads * (1 + next(in, 2));
+    const size_t key_dim = 1 + next(in, 5), keys = 2 * key_heads * key_dim;
+    const size_t left = s->width > keys ? s->width - keys : 0;
+    rp_gdn options = {.n_key_heads = (int32_t)key_heads,
+                      .n_value_heads = (int32_t)heads,
+                      .key_dim = (int32_t)key_dim,
+                      .value_dim = (int32_t)(left / heads),
+                      .map = (rp_gdn_map)(rarely(in, 32) ? next(in, 256) : next(in, 2)),
+                      .norm = (rp_gdn_norm)(rarely(in, 32) ? next(in, 256) : next(in, 3)),
+                      .eps = epsilon(b),
+                      .scale = rarely(in, 8) ? epsilon(b) : 0};
+    rp_value gates = value_like(b, (struct shape){RP_ROWS_TOKENS, 2 * heads}, -1);
+    if (gates == -1) {
+        const rp_weight w = weight(b, 2 * heads, s->width);
+        gates = rp_graph_gemm(b->graph, "gates", x, w, -1, RP_ACT_NONE, -1);
+        b->shapes[b->n_values++] = (struct shape){s->rows, 2 * heads};
+    }
+    if (rarely(in, 32))
+        options.n_key_heads = (int32_t)next(in, 256) << 23;
+    if (rarely(in, 32))
+        options.n_value_heads = (int32_t)next(in, 256) << 23;
+    if (rarely(in, 32))
+        options.key_dim = (int32_t)next(in, 256) << 23;
+    if (rarely(in, 32))
+        options.value_dim = (int32_t)next(in, 256) << 23;
+    *s = (struct shape){RP_ROWS_TOKENS, heads * (left / heads)};
+    return rp_graph_gdn(b->graph, name, x, gates, &options);
+}
+
 static void add_op(struct build *b)
 {
     static char long_name[1500];
@@ -341,7 +494,11 @@ static void add_op(struct build *b)
     /* The last sixteen of a byte's values are the ops that came later: the corpus keeps its
      * meaning. */
     const unsigned byte = b->n_values == 0 && !rarely(&b->bytes, 32) ? 6 : next(&b->bytes, 256);
-    const unsigned op = byte < 240 ? byte % 12 : byte < 252 ? 12 + byte % 3 : 15 + byte % 2;
+    const unsigned op = byte == 250   ? 20
+                        : byte == 251 ? 21
+                        : byte < 240  ? byte % 12
+                        : byte < 252  ? 12 + byte % 3
+                                      : 15 + byte % 2;
     rp_value v;
     if (op <= 5)
         v = op_simple(b, name, op, &s);
@@ -355,6 +512,10 @@ static void add_op(struct build *b)
         v = op_glu(b, name, &s);
     else if (op == 13)
         v = op_rope(b, name, &s);
+    else if (op == 20)
+        v = op_by_row(b, name, &s);
+    else if (op == 21)
+        v = next(&b->bytes, 2) ? op_conv(b, name, &s) : op_gdn(b, name, &s);
     else if (op >= 15)
         v = op_decision(b, name, op == 16, &s);
     else
@@ -459,7 +620,8 @@ struct result {
     rp_status status;
     rp_error err;
     float *outputs[MAX_OUTPUTS];
-    size_t n[MAX_OUTPUTS];
+    size_t n[MAX_OUTPUTS], width[MAX_OUTPUTS];
+    rp_rows kind[MAX_OUTPUTS];
 };
 
 static void run(const struct build *b, const rp_batch *batch, bool no_fuse, bool poison,
@@ -480,6 +642,8 @@ static void run(const struct build *b, const rp_batch *batch, bool no_fuse, bool
         rp_view view;
         FUZZ_CHECK(rp_session_output(session, b->outputs[i], &view, NULL) == RP_OK);
         r->n[i] = view.rows * view.width;
+        r->width[i] = view.width;
+        r->kind[i] = view.kind;
         r->outputs[i] = malloc(r->n[i] * sizeof(float) + 1);
         FUZZ_CHECK(r->outputs[i]);
         if (r->n[i])
@@ -494,9 +658,49 @@ static void free_result(struct result *r)
         free(r->outputs[i]);
 }
 
+/* A sequence with a parent has the rows that the two have in one piece. */
+static void check_child(const struct build *b, const rp_batch *batch, size_t s,
+                        const struct result *cut)
+{
+    const size_t parent = (size_t)batch->parents[s], from = (size_t)batch->cu[parent];
+    const size_t before = (size_t)batch->cu[parent + 1] - from, first = (size_t)batch->cu[s];
+    const size_t own = (size_t)batch->cu[s + 1] - first, marker = (size_t)batch->mcu[s];
+    const size_t n_markers = (size_t)batch->mcu[s + 1] - marker;
+    int32_t ids[128], types[128], markers[16];
+    const int32_t cu[2] = {0, (int32_t)(before + own)}, mcu[2] = {0, (int32_t)n_markers};
+    for (size_t t = 0; t < before + own; t++) {
+        ids[t] = batch->ids[t < before ? from + t : first + t - before];
+        types[t] =
+            batch->type_ids ? batch->type_ids[t < before ? from + t : first + t - before] : 0;
+    }
+    for (size_t m = 0; m < n_markers; m++)
+        markers[m] = batch->markers[marker + m] + (int32_t)before;
+    rp_batch whole;
+    struct result r;
+    rp_batch_init(&whole);
+    whole.n_seqs = 1;
+    whole.ids = ids;
+    whole.cu = cu;
+    whole.type_ids = types;
+    whole.markers = markers;
+    whole.mcu = mcu;
+    run(b, &whole, false, true, false, &r);
+    FUZZ_CHECK(r.status == RP_OK);
+    for (size_t k = 0; k < b->n_outputs; k++) {
+        const rp_rows kind = cut->kind[k];
+        const size_t at = kind == RP_ROWS_TOKENS ? first : kind == RP_ROWS_SEQS ? s : marker;
+        const size_t n = kind == RP_ROWS_TOKENS ? own : kind == RP_ROWS_SEQS ? 1 : n_markers;
+        const size_t whole_at = kind == RP_ROWS_TOKENS ? before : 0, width = cut->width[k];
+        FUZZ_CHECK(memcmp(cut->outputs[k] + at * width, r.outputs[k] + whole_at * width,
+                          n * width * sizeof(float)) == 0);
+    }
+    free_result(&r);
+}
+
 static void check_runs(struct build *b)
 {
     int32_t ids[64], types[64], markers[16], cu[6] = {0}, mcu[6] = {0}, qtypes[6] = {0};
+    int32_t parents[6] = {-1, -1, -1, -1, -1, -1};
     struct bytes *in = &b->bytes;
     rp_batch batch;
     struct result plain, other;
@@ -522,6 +726,12 @@ static void check_runs(struct build *b)
         ids[0] = (int32_t)next(in, 256) - 128;
     if (rarely(in, 4))
         qtypes[batch.n_seqs - 1] = (int32_t)next(in, 8) - 1;
+    if (rarely(in, 2))
+        for (size_t s = 0; s < batch.n_seqs; s++)
+            parents[s] = s == 0 || rarely(in, 3) ? -1 : 0;
+    if (rarely(in, 16))
+        parents[next(in, 4)] = (int32_t)next(in, 8) - 3;
+    batch.parents = parents;
     run(b, &batch, false, false, false, &plain);
     for (int i = 1; i < 8; i++) {
         run(b, &batch, i & 1, i & 2, i & 4, &other);
@@ -531,6 +741,9 @@ static void check_runs(struct build *b)
                        memcmp(other.outputs[k], plain.outputs[k], plain.n[k] * sizeof(float)) == 0);
         free_result(&other);
     }
+    for (size_t s = 0; s < batch.n_seqs && plain.status == RP_OK && !batch.qtypes; s++)
+        if (parents[s] >= 0)
+            check_child(b, &batch, s, &plain);
     free_result(&plain);
 }
 

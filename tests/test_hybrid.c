@@ -895,8 +895,8 @@ static void texts_name_the_options(void **state)
     (void)state;
     static const char *const of_graph[] = {"= conv \"conv\" %0 act=none w=w[19,8]",
                                            "= conv \"conv\" %1 act=silu w=w[",
-                                           "= gdn \"core\" %2 %4 keys=1x16 values=3x33 map=tiled "
-                                           "norm=max eps=9.99999997e-07 scale=0.5"};
+                                           ("= gdn \"core\" %2 %4 keys=1x16 values=3x33 map=tiled "
+                                            "norm=max eps=9.99999997e-07 scale=0.5")};
     static const char *const of_plan[] = {" kernel=8 act=none ", " kernel=4 act=silu ",
                                           " keys=1x16 values=3x33 "};
     static char text[8192];

@@ -273,11 +273,14 @@ static rp_value random_op(struct made *m, const rp_value *values, size_t n, size
 {
     static const int dims[] = {1, 5, 8};
     const int dim = dims[below(m, 3)];
+    const rp_weight rel = below(m, 3) ? -1 : weight(m, 32, 2, 1, 0);
     const rp_attention attention = {.n_heads = 2,
                                     .head_dim = dim,
-                                    .rel_bias = below(m, 3) ? -1 : weight(m, 32, 2, 1, 0),
+                                    .rel_bias = rel,
                                     .rel_max_distance = 128,
-                                    .window = below(m, 2) ? 0 : 1 + (int32_t)below(m, 9)};
+                                    .window = below(m, 2) ? 0 : 1 + (int32_t)below(m, 9),
+                                    .n_kv_heads = rel == -1 && below(m, 2) ? 1 : 0,
+                                    .causal = rel == -1 && below(m, 2)};
     const rp_value x = values[n - 1], any = values[below(m, n)];
     char name[24], more[24];
     snprintf(name, sizeof name, "n%zu", i);

@@ -298,7 +298,7 @@ static rp_value build_shared(struct rp_build *build, const struct rp_decoder *d,
     const rp_value g = plain_linear(build, l, "ffn.shared.gate", "mlp.shared_expert_gate", x,
                                     hidden, 1, false, -1);
     s = rp_graph_gate(build->graph, rp_layer_step(l, "ffn.shared.gated"), s, g, &gate);
-    return rp_graph_add(build->graph, rp_layer_step(l, "ffn.shared.add"), h, s);
+    return rp_graph_add(build->graph, rp_layer_step(l, "ffn.shared.sum"), h, s);
 }
 
 /* One expert's two matrices, from tensors of its own or out of those of all experts. */
@@ -383,7 +383,7 @@ void rp_decoder_hidden_name(const struct rp_decoder *d, size_t layer, char name[
     else
         snprintf(name, RP_STEP_NAME_BYTES, "layers.%zu.ffn.%s", layer - 1,
                  rp_decoder_is_sparse(d, (int64_t)layer - 1) ? "experts"
-                 : is_post_norm(d, (int64_t)layer - 1)       ? "add"
+                 : is_post_norm(d, (int64_t)layer - 1)       ? "sum"
                                                              : "down");
 }
 
@@ -392,10 +392,10 @@ static rp_value build_post_norm(struct rp_build *build, const struct rp_decoder 
 {
     rp_value a = build_attention(build, d, l, h, -1);
     a = build_norm(build, d, l, "attn.norm", "post_attention_layernorm.weight", a);
-    h = rp_graph_add(build->graph, rp_layer_step(l, "attn.add"), h, a);
+    h = rp_graph_add(build->graph, rp_layer_step(l, "attn.sum"), h, a);
     rp_value f = build_mlp(build, d, l, h, -1);
     f = build_norm(build, d, l, "ffn.norm", "post_feedforward_layernorm.weight", f);
-    return rp_graph_add(build->graph, rp_layer_step(l, "ffn.add"), h, f);
+    return rp_graph_add(build->graph, rp_layer_step(l, "ffn.sum"), h, f);
 }
 
 /* OLMo's linear layers, as published, call their norms otherwise. */

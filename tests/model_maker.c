@@ -221,6 +221,49 @@ static void write_header(const struct maker_dir *dir, const char *file, json_t *
 /* ---- models -----------------------------------------------------------------------------------
  */
 
+static bool is(const struct maker_model *m, const char *family)
+{
+    return strcmp(m->family, family) == 0;
+}
+
+bool maker_is_decoder(const struct maker_model *m)
+{
+    return strncmp(m->family, "qwen3", 5) == 0 || is(m, "olmo_hybrid");
+}
+
+static struct maker_model default_decoder(struct maker_model m)
+{
+    m.layers = 3;
+    m.heads = 4;
+    m.types = 0;
+    m.pad = -1;
+    m.positions = 400;
+    m.activation = "silu";
+    m.eps = 1e-6;
+    m.decoder = (struct maker_decoder){.kv_heads = 2,
+                                       .head_dim = 8,
+                                       .types = is(&m, "qwen3") ? "fff" : "llf",
+                                       .theta = 10000,
+                                       .part = is(&m, "qwen3") || is(&m, "olmo_hybrid") ? 1 : 0.5,
+                                       .parameters = true,
+                                       .key_heads = 2,
+                                       .value_heads = 4,
+                                       .key_dim = 6,
+                                       .value_dim = 5,
+                                       .kernel = 4,
+                                       .twice_beta = is(&m, "olmo_hybrid"),
+                                       .sparse_every = 1,
+                                       .dense_layer = -1,
+                                       .normalize = true};
+    if (is(&m, "qwen3_next")) {
+        m.decoder.experts = 5;
+        m.decoder.used = 2;
+        m.decoder.expert_inner = 9;
+        m.decoder.shared_inner = 7;
+    }
+    return m;
+}
+
 struct maker_model maker_model_default(const char *family)
 {
     struct maker_model m = {.family = family,
@@ -256,12 +299,7 @@ struct maker_model maker_model_default(const char *family)
                                                  .pooling = "cls",
                                                  .classifier_activation = "gelu"};
     }
-    return m;
-}
-
-static bool is(const struct maker_model *m, const char *family)
-{
-    return strcmp(m->family, family) == 0;
+    return maker_is_decoder(&m) ? default_decoder(m) : m;
 }
 
 const char *maker_prefix(const struct maker_model *m)
@@ -271,6 +309,7 @@ const char *maker_prefix(const struct maker_model *m)
            : is(m, "mpnet")      ? "mpnet."
            : is(m, "electra")    ? "electra."
            : is(m, "modernbert") ? "model."
+           : maker_is_decoder(m) ? (m->decoder.text_part ? "model.language_model." : "model.")
                                  : "roberta.";
 }
 
@@ -377,6 +416,167 @@ bool maker_layer_is_full(const struct maker_model *m, int layer)
     return b->types ? b->types[layer] == 'f' : layer % (b->every ? b->every : 3) == 0;
 }
 
+bool maker_layer_is_sparse(const struct maker_model *m, int layer)
+{
+    const struct maker_decoder *d = &m->decoder;
+    return d->experts > 0 && layer != d->dense_layer && (layer + 1) % d->sparse_every == 0;
+}
+
+/* Rows [a, b, cols]. */
+static void add_cube(struct maker_model *m, uint64_t *rng, int a, int b, int cols, float scale,
+                     const char *name)
+{
+    add(m, rng, a * b, cols, 0, scale, "%s", name);
+    struct maker_tensor *t = &m->tensors[m->n_tensors - 1];
+    t->rank = 3;
+    t->dims[0] = (uint64_t)a;
+    t->dims[1] = (uint64_t)b;
+    t->dims[2] = (uint64_t)cols;
+}
+
+/* A norm's weight, or what it differs from one by. */
+static void add_factor(struct maker_model *m, uint64_t *rng, int n, const char *name)
+{
+    const bool offset = is(m, "qwen3_next") || strncmp(m->family, "qwen3_5", 7) == 0;
+    add(m, rng, 0, n, offset ? 0 : 1, 0.4f, "%s.weight", name);
+}
+
+static void add_gdn(struct maker_model *m, uint64_t *rng, const char *layer)
+{
+    const struct maker_decoder *d = &m->decoder;
+    const int q = d->key_heads * d->key_dim, v = d->value_heads * d->value_dim, h = m->hidden;
+    const int n = d->value_heads;
+    const bool olmo = is(m, "olmo_hybrid");
+    const struct {
+        const char *name;
+        int rows;
+    } next[] = {{"in_proj_qkvz", 2 * q + 2 * v}, {"in_proj_ba", 2 * n}, {"out_proj", 0}},
+      split[] = {{"in_proj_qkv", 2 * q + v},
+                 {"in_proj_z", v},
+                 {"in_proj_b", n},
+                 {"in_proj_a", n},
+                 {"out_proj", 0}},
+      separate[] = {{"q_proj", q}, {"k_proj", q}, {"v_proj", v}, {"g_proj", v},
+                    {"b_proj", n}, {"a_proj", n}, {"o_proj", 0}};
+    const size_t count = is(m, "qwen3_next") ? 3 : olmo ? 7 : 5;
+    char name[100];
+    for (size_t i = 0; i < count; i++) {
+        const char *tensor = is(m, "qwen3_next") ? next[i].name
+                             : olmo              ? separate[i].name
+                                                 : split[i].name;
+        const int rows = is(m, "qwen3_next") ? next[i].rows
+                         : olmo              ? separate[i].rows
+                                             : split[i].rows;
+        snprintf(name, sizeof name, "%slinear_attn.%s", layer, tensor);
+        add_linear_opt(m, rng, rows ? rows : h, rows ? h : v, false, name);
+    }
+    static const char *const convs[] = {"q_conv1d", "k_conv1d", "v_conv1d"};
+    for (int i = 0; i < (d->published ? 3 : 1); i++) {
+        snprintf(name, sizeof name, "%slinear_attn.%s.weight", layer,
+                 d->published ? convs[i] : "conv1d");
+        add_cube(m, rng, !d->published ? 2 * q + v : i < 2 ? q : v, 1, d->kernel, 0.7f, name);
+    }
+    add(m, rng, 0, n, 0, 1, "%slinear_attn.A_log", layer);
+    add(m, rng, 0, n, 0, 1, "%slinear_attn.dt_bias", layer);
+    add(m, rng, 0, d->value_dim, 1, 0.4f, "%slinear_attn.%s.weight", layer,
+        olmo ? "o_norm" : "norm");
+}
+
+static void add_attention(struct maker_model *m, uint64_t *rng, const char *layer)
+{
+    const struct maker_decoder *d = &m->decoder;
+    const bool gated = !is(m, "qwen3") && !is(m, "olmo_hybrid"), wide = is(m, "olmo_hybrid");
+    const int q = m->heads * d->head_dim, kv = d->kv_heads * d->head_dim;
+    const struct {
+        const char *name;
+        int out, in;
+    } parts[] = {{"q_proj", gated ? 2 * q : q, m->hidden},
+                 {"k_proj", kv, m->hidden},
+                 {"v_proj", kv, m->hidden},
+                 {"o_proj", m->hidden, q}};
+    char name[100];
+    for (size_t i = 0; i < 4; i++) {
+        snprintf(name, sizeof name, "%sself_attn.%s", layer, parts[i].name);
+        add_linear_opt(m, rng, parts[i].out, parts[i].in, d->attention_bias, name);
+    }
+    snprintf(name, sizeof name, "%sself_attn.q_norm", layer);
+    add_factor(m, rng, wide ? q : d->head_dim, name);
+    snprintf(name, sizeof name, "%sself_attn.k_norm", layer);
+    add_factor(m, rng, wide ? kv : d->head_dim, name);
+}
+
+static void add_mlp(struct maker_model *m, uint64_t *rng, int inner, const char *prefix)
+{
+    static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
+    char name[100];
+    for (int i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, "%s.%s", prefix, names[i]);
+        add_linear_opt(m, rng, i < 2 ? inner : m->hidden, i < 2 ? m->hidden : inner, false, name);
+    }
+}
+
+static void add_experts(struct maker_model *m, uint64_t *rng, const char *layer)
+{
+    const struct maker_decoder *d = &m->decoder;
+    const int h = m->hidden, inner = d->expert_inner;
+    char name[100];
+    snprintf(name, sizeof name, "%smlp.gate", layer);
+    add_linear_opt(m, rng, d->experts, h, false, name);
+    snprintf(name, sizeof name, "%smlp.shared_expert_gate", layer);
+    add_linear_opt(m, rng, 1, h, false, name);
+    snprintf(name, sizeof name, "%smlp.shared_expert", layer);
+    add_mlp(m, rng, d->shared_inner, name);
+    for (int e = 0; e < d->experts && !d->stacked; e++) {
+        snprintf(name, sizeof name, "%smlp.experts.%d", layer, e);
+        add_mlp(m, rng, inner, name);
+    }
+    if (!d->stacked)
+        return;
+    snprintf(name, sizeof name, "%smlp.experts.gate_up_proj", layer);
+    add_cube(m, rng, d->experts, 2 * inner, h, 1.5f / sqrtf((float)h), name);
+    snprintf(name, sizeof name, "%smlp.experts.down_proj", layer);
+    add_cube(m, rng, d->experts, h, inner, 1.5f / sqrtf((float)inner), name);
+}
+
+static void fill_decoder(struct maker_model *m)
+{
+    const struct maker_decoder *d = &m->decoder;
+    const int h = m->hidden;
+    uint64_t rng = m->seed;
+    char layer[40], name[100];
+    add(m, &rng, m->vocab, h, 0, 1, "embed_tokens.weight");
+    for (int i = 0; i < m->layers; i++) {
+        const bool linear = d->types[i] == 'l', post = is(m, "olmo_hybrid") && !linear;
+        const char *norms[2] = {"input_layernorm", "post_attention_layernorm"};
+        if (post) {
+            norms[0] = "post_attention_layernorm";
+            norms[1] = "post_feedforward_layernorm";
+        } else if (d->published) {
+            norms[0] = "attention_layer_norm";
+            norms[1] = "feedforward_layer_norm";
+        }
+        snprintf(layer, sizeof layer, "layers.%d.", i);
+        for (int k = 0; k < 2; k++) {
+            snprintf(name, sizeof name, "%s%s", layer, norms[k]);
+            add_factor(m, &rng, h, name);
+        }
+        if (linear)
+            add_gdn(m, &rng, layer);
+        else
+            add_attention(m, &rng, layer);
+        snprintf(name, sizeof name, "%smlp", layer);
+        if (maker_layer_is_sparse(m, i))
+            add_experts(m, &rng, layer);
+        else
+            add_mlp(m, &rng, m->intermediate, name);
+    }
+    add_factor(m, &rng, h, "norm");
+    if (m->labels)
+        add_linear_opt(m, &rng, m->labels, h, false, "score");
+    else if (d->predicts && !d->tied)
+        add_linear_opt(m, &rng, m->vocab, h, false, "lm_head");
+}
+
 static void fill_modernbert(struct maker_model *m)
 {
     const struct maker_modernbert *b = &m->modernbert;
@@ -410,6 +610,10 @@ void maker_model_fill(struct maker_model *m)
 {
     if (is(m, "modernbert")) {
         fill_modernbert(m);
+        return;
+    }
+    if (maker_is_decoder(m)) {
+        fill_decoder(m);
         return;
     }
     uint64_t rng = m->seed;
@@ -459,6 +663,10 @@ static const char *class_name(const struct maker_model *m)
            : is(m, "distilbert")  ? "DistilBert"
            : is(m, "mpnet")       ? "MPNet"
            : is(m, "modernbert")  ? "ModernBert"
+           : is(m, "qwen3")       ? "Qwen3"
+           : is(m, "qwen3_next")  ? "Qwen3Next"
+           : is(m, "olmo_hybrid") ? "OlmoHybrid"
+           : maker_is_decoder(m)  ? "Qwen3_5"
                                   : "Electra";
 }
 
@@ -494,12 +702,101 @@ static void add_modernbert_keys(const struct maker_model *m, json_t *c)
     }
 }
 
+static void add_layer_types(const struct maker_model *m, json_t *c)
+{
+    json_t *types = json_array();
+    for (int i = 0; i < m->layers; i++)
+        json_array_append_new(types,
+                              json_string(m->decoder.types[i] == 'f'   ? "full_attention"
+                                          : m->decoder.types[i] == 's' ? "sliding_attention"
+                                                                       : "linear_attention"));
+    json_object_set_new(c, "layer_types", types);
+}
+
+static void add_expert_keys(const struct maker_decoder *d, json_t *c)
+{
+    json_object_set_new(c, "num_experts", json_integer(d->experts));
+    if (d->experts == 0)
+        return;
+    json_object_set_new(c, "num_experts_per_tok", json_integer(d->used));
+    json_object_set_new(c, "moe_intermediate_size", json_integer(d->expert_inner));
+    json_object_set_new(c, "shared_expert_intermediate_size", json_integer(d->shared_inner));
+    json_object_set_new(c, "decoder_sparse_step", json_integer(d->sparse_every));
+    json_object_set_new(c, "norm_topk_prob", json_boolean(d->normalize));
+    if (d->dense_layer >= 0)
+        json_object_set_new(c, "mlp_only_layers", json_pack("[i]", d->dense_layer));
+}
+
+static void add_rope_keys(const struct maker_model *m, json_t *c)
+{
+    const struct maker_decoder *d = &m->decoder;
+    const bool partial = !is(m, "qwen3") && !is(m, "olmo_hybrid");
+    json_t *to = c;
+    if (d->theta == 0) {
+        json_object_set_new(c, "rope_parameters", json_null());
+        return;
+    }
+    if (d->parameters) {
+        to = json_pack("{s:s}", "rope_type", "default");
+        json_object_set_new(c, "rope_parameters", to);
+    }
+    json_object_set_new(to, "rope_theta", json_real(d->theta));
+    if (partial)
+        json_object_set_new(to, "partial_rotary_factor", json_real(d->part));
+}
+
+static void add_decoder_keys(const struct maker_model *m, json_t *c)
+{
+    const struct maker_decoder *d = &m->decoder;
+    json_object_set_new(c, "rms_norm_eps", json_real(m->eps));
+    json_object_set_new(c, "num_key_value_heads", json_integer(d->kv_heads));
+    json_object_set_new(c, "head_dim", json_integer(d->head_dim));
+    json_object_set_new(c, "attention_bias", json_boolean(d->attention_bias));
+    json_object_set_new(c, "tie_word_embeddings", json_boolean(d->tied));
+    add_layer_types(m, c);
+    add_rope_keys(m, c);
+    if (d->window > 0) {
+        json_object_set_new(c, "use_sliding_window", json_true());
+        json_object_set_new(c, "sliding_window", json_integer(d->window));
+    }
+    if (is(m, "qwen3"))
+        return;
+    json_object_set_new(c, "linear_num_key_heads", json_integer(d->key_heads));
+    json_object_set_new(c, "linear_num_value_heads", json_integer(d->value_heads));
+    json_object_set_new(c, "linear_key_head_dim", json_integer(d->key_dim));
+    json_object_set_new(c, "linear_value_head_dim", json_integer(d->value_dim));
+    json_object_set_new(c, "linear_conv_kernel_dim", json_integer(d->kernel));
+    if (is(m, "olmo_hybrid"))
+        json_object_set_new(c, "linear_allow_neg_eigval", json_boolean(d->twice_beta));
+    if (is(m, "qwen3_next"))
+        add_expert_keys(d, c);
+}
+
+/* The text's keys go inside; what says which model it is stays outside. */
+static json_t *with_text_config(json_t *c)
+{
+    json_t *outer = json_pack("{s:s,s:O}", "model_type", "qwen3_5", "architectures",
+                              json_object_get(c, "architectures"));
+    must(outer != NULL, "config");
+    if (json_object_get(c, "id2label"))
+        json_object_set(outer, "id2label", json_object_get(c, "id2label"));
+    json_object_del(c, "id2label");
+    json_object_del(c, "architectures");
+    json_object_set_new(c, "model_type", json_string("qwen3_5_text"));
+    json_object_set_new(outer, "vision_config", json_pack("{s:i}", "depth", 27));
+    json_object_set_new(outer, "image_token_id", json_integer(3));
+    json_object_set_new(outer, "text_config", c);
+    return outer;
+}
+
 json_t *maker_model_config(const struct maker_model *m)
 {
     const bool distil = is(m, "distilbert"), modern = is(m, "modernbert");
     char architecture[64];
     snprintf(architecture, sizeof architecture, "%s%s", class_name(m),
-             m->labels ? "ForSequenceClassification" : "Model");
+             m->labels             ? "ForSequenceClassification"
+             : m->decoder.predicts ? "ForCausalLM"
+                                   : "Model");
     json_t *c = json_pack("{s:s,s:[s],s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:s}", "model_type", m->family,
                           "architectures", architecture, "vocab_size", m->vocab,
                           distil ? "dim" : "hidden_size", m->hidden,
@@ -514,9 +811,12 @@ json_t *maker_model_config(const struct maker_model *m)
     must(c != NULL, "config");
     if (modern)
         add_modernbert_keys(m, c);
-    if (!distil)
+    if (maker_is_decoder(m)) {
+        add_decoder_keys(m, c);
+        json_object_set_new(c, "pad_token_id", m->pad < 0 ? json_null() : json_integer(m->pad));
+    } else if (!distil)
         json_object_set_new(c, modern ? "norm_eps" : "layer_norm_eps", json_real(m->eps));
-    if (!distil && !modern && !is(m, "mpnet"))
+    if (!distil && !modern && !is(m, "mpnet") && !maker_is_decoder(m))
         json_object_set_new(c, "type_vocab_size", json_integer(m->types));
     if (is(m, "electra"))
         json_object_set_new(c, "embedding_size",
@@ -533,7 +833,7 @@ json_t *maker_model_config(const struct maker_model *m)
         }
         json_object_set_new(c, "id2label", map);
     }
-    return c;
+    return m->decoder.text_part ? with_text_config(c) : c;
 }
 
 /* The name that a checkpoint gives to a tensor of the model. */
@@ -541,7 +841,8 @@ static void stored_name(const struct maker_model *m, const struct maker_write_op
                         const char *name, char out[160])
 {
     const bool head = strncmp(name, "classifier", 10) == 0 || strncmp(name, "head.", 5) == 0 ||
-                      strncmp(name, "pre_classifier", 14) == 0;
+                      strncmp(name, "pre_classifier", 14) == 0 || strncmp(name, "score", 5) == 0 ||
+                      strncmp(name, "lm_head", 7) == 0;
     char stem[128];
     snprintf(stem, sizeof stem, "%s", name);
     if (o->gamma_beta) {

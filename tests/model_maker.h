@@ -39,7 +39,7 @@ void maker_write_st(const struct maker_dir *dir, const char *name, uint64_t head
 struct maker_tensor {
     char name[128];
     size_t rank;
-    uint64_t dims[2];
+    uint64_t dims[3];
     size_t n;
     float *data;
 };
@@ -62,6 +62,26 @@ struct maker_modernbert {
     double rope_scale; /* of cosines and sines; 0: 1 */
 };
 
+/* What only decoders have. */
+struct maker_decoder {
+    int kv_heads, head_dim;
+    const char *types;  /* a letter for each layer: f(ull), s(liding), l(inear) */
+    double theta, part; /* theta 0: no rotary positions; part of a head that is turned */
+    bool parameters;    /* says it as rope_parameters */
+    int window;         /* of sliding layers, as config.json counts it; 0: none */
+    bool attention_bias, tied;
+    /* Linear layers. */
+    int key_heads, value_heads, key_dim, value_dim, kernel;
+    bool twice_beta;
+    bool published; /* OLMo: names of the published checkpoint */
+    /* Experts; 0: none. */
+    int experts, used, expert_inner, shared_inner, sparse_every;
+    int dense_layer; /* mlp_only_layers has it; -1: nothing */
+    bool normalize, stacked;
+    bool predicts;  /* ForCausalLM */
+    bool text_part; /* qwen3_5: text_config, and tensors under model.language_model. */
+};
+
 struct maker_model {
     /* Set by the caller. */
     const char *family; /* model_type */
@@ -75,6 +95,7 @@ struct maker_model {
     const char *activation;
     double eps;
     struct maker_modernbert modernbert;
+    struct maker_decoder decoder;
     uint64_t seed;
     /* Made. */
     struct maker_tensor *tensors;
@@ -91,6 +112,11 @@ void maker_model_free(struct maker_model *m);
 /* The tensor of that name without the family's prefix; the test fails when there is none. */
 struct maker_tensor *maker_model_find(const struct maker_model *m, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
+
+bool maker_is_decoder(const struct maker_model *m);
+
+/* Decoders: whether a layer has experts. */
+bool maker_layer_is_sparse(const struct maker_model *m, int layer);
 
 /* ModernBERT: whether a layer sees the whole text. */
 bool maker_layer_is_full(const struct maker_model *m, int layer);

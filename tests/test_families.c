@@ -4,6 +4,7 @@
 #include "models/encoder.h"
 #include "plan/weights.h"
 #include "tests/model_maker.h"
+#include "tests/model_run.h"
 #include "tests/ref_encoder.h"
 
 #include <rankplan/model.h>
@@ -20,9 +21,6 @@
 
 #include <cmocka.h>
 
-/* Of the largest value of the tensor compared. */
-#define TOLERANCE 2e-5
-
 static struct maker_dir dir;
 
 static int set_up(void **state)
@@ -37,134 +35,6 @@ static int tear_down(void **state)
     (void)state;
     maker_dir_remove(&dir);
     return 0;
-}
-
-static rp_model *load(const char *folder, unsigned flags)
-{
-    rp_model_options options;
-    rp_model *model = NULL;
-    rp_error err;
-    rp_model_options_init(&options);
-    options.flags = flags;
-    if (rp_model_load(folder, &options, &model, &err) != RP_OK)
-        fail_msg("%s: %s", folder, err.message);
-    return model;
-}
-
-static rp_model_info info_of(const rp_model *model)
-{
-    rp_model_info info = {.struct_size = sizeof info};
-    rp_model_get_info(model, &info);
-    return info;
-}
-
-/* ---- running ----------------------------------------------------------------------------------
- */
-
-/* Hidden states as an observer sees them. */
-struct capture {
-    const rp_model *model;
-    size_t n_states;
-    float *states[16];
-};
-
-static bool want_step(void *context, const rp_step_info *step)
-{
-    const struct capture *c = context;
-    for (size_t i = 0; i < c->n_states; i++)
-        if (strcmp(rp_model_hidden_name(c->model, i), step->name) == 0)
-            return true;
-    return false;
-}
-
-static rp_status show_step(void *context, const rp_step_info *step, const rp_view *view)
-{
-    struct capture *c = context;
-    for (size_t i = 0; i < c->n_states; i++)
-        if (strcmp(rp_model_hidden_name(c->model, i), step->name) == 0) {
-            const size_t bytes = view->rows * view->width * sizeof(float);
-            assert_null(c->states[i]);
-            c->states[i] = malloc(bytes);
-            assert_non_null(c->states[i]);
-            memcpy(c->states[i], view->data, bytes);
-        }
-    return RP_OK;
-}
-
-struct run {
-    rp_session *session;
-    struct capture capture;
-};
-
-static rp_status try_run(struct run *r, const rp_model *model, const int32_t *ids,
-                         const int32_t *types, const int32_t *cu, size_t n_seqs, rp_error *err)
-{
-    rp_batch batch;
-    const rp_observer observer = {sizeof observer, want_step, show_step, &r->capture};
-    rp_session_options options;
-    rp_session_options_init(&options);
-    options.no_prune =
-        true; /* hidden states of all tokens, also where a head reads only the first */
-    *r = (struct run){.capture = {.model = model}};
-    while (rp_model_hidden_name(model, r->capture.n_states))
-        r->capture.n_states++;
-    assert_true(r->capture.n_states <= 16);
-    assert_int_equal(rp_session_create(rp_model_graph(model), rp_model_weights(model), &options,
-                                       &r->session, err),
-                     RP_OK);
-    rp_session_observe(r->session, &observer);
-    rp_batch_init(&batch);
-    batch.n_seqs = n_seqs;
-    batch.ids = ids;
-    batch.cu = cu;
-    batch.type_ids = types;
-    return rp_session_run(r->session, &batch, err);
-}
-
-static struct run run(const rp_model *model, const int32_t *ids, const int32_t *types,
-                      const int32_t *cu, size_t n_seqs)
-{
-    struct run r;
-    rp_error err;
-    if (try_run(&r, model, ids, types, cu, n_seqs, &err) != RP_OK)
-        fail_msg("%s", err.message);
-    return r;
-}
-
-static void end_run(struct run *r)
-{
-    for (size_t i = 0; i < r->capture.n_states; i++)
-        free(r->capture.states[i]);
-    rp_session_destroy(r->session);
-}
-
-static rp_view output(const struct run *r, const char *name)
-{
-    rp_view v;
-    rp_error err;
-    if (rp_session_output(r->session, name, &v, &err) != RP_OK)
-        fail_msg("%s", err.message);
-    return v;
-}
-
-static double worst_of_all;
-
-static void compare(const char *what, const float *found, const double *due, size_t n)
-{
-    double top = 0, worst = 0;
-    size_t at = 0;
-    for (size_t i = 0; i < n; i++) {
-        const double gap = fabs(found[i] - due[i]);
-        top = fmax(top, fabs(due[i]));
-        if (!(gap <= worst)) { /* a NaN counts as worst */
-            worst = gap;
-            at = i;
-        }
-    }
-    if (!(worst <= TOLERANCE * top))
-        fail_msg("%s: element %zu of %zu is %.9g, expected %.9g (largest %.3g)", what, at, n,
-                 (double)found[at], due[at], top);
-    worst_of_all = fmax(worst_of_all, top > 0 ? worst / top : 0);
 }
 
 /* ---- oracles ----------------------------------------------------------------------------------
@@ -205,7 +75,7 @@ static void compare_with_file(const struct cases *c, const char *folder, const c
     for (size_t i = 0; i < rows * width; i++)
         due[i] = values[i];
     snprintf(what, sizeof what, "%s: %s", folder, name);
-    compare(what, found, due, rows * width);
+    run_compare(what, found, due, rows * width);
     free(values);
     free(due);
 }
@@ -224,10 +94,10 @@ static void check_oracle(const char *folder, const char *outputs)
     c.cu = read_ints(c.file, "cu", &n_cu);
     c.types = read_ints(c.file, "type_ids", &n_types);
     c.n_seqs = n_cu - 1;
-    rp_model *model = load(path, RP_MODEL_ALL_OUTPUTS);
-    const size_t hidden = info_of(model).hidden;
-    struct run r = run(model, c.ids, c.types, c.cu, c.n_seqs);
-    assert_int_equal(r.capture.n_states, info_of(model).n_layers + 1);
+    rp_model *model = run_load(path, RP_MODEL_ALL_OUTPUTS);
+    const size_t hidden = run_info(model).hidden;
+    struct run r = run_model(model, c.ids, c.types, c.cu, c.n_seqs);
+    assert_int_equal(r.capture.n_states, run_info(model).n_layers + 1);
     for (size_t i = 0; i < r.capture.n_states; i++) {
         char name[32];
         snprintf(name, sizeof name, "hidden.%zu", i);
@@ -235,13 +105,13 @@ static void check_oracle(const char *folder, const char *outputs)
         compare_with_file(&c, folder, name, r.capture.states[i], c.n, hidden);
     }
     if (strstr(outputs, "last"))
-        compare_with_file(&c, folder, "last", output(&r, "last").data, c.n, hidden);
+        compare_with_file(&c, folder, "last", run_output(&r, "last").data, c.n, hidden);
     if (strstr(outputs, "pooler"))
-        compare_with_file(&c, folder, "pooler", output(&r, "pooler").data, c.n_seqs, hidden);
+        compare_with_file(&c, folder, "pooler", run_output(&r, "pooler").data, c.n_seqs, hidden);
     if (strstr(outputs, "logits"))
-        compare_with_file(&c, folder, "logits", output(&r, "logits").data, c.n_seqs,
-                          output(&r, "logits").width);
-    end_run(&r);
+        compare_with_file(&c, folder, "logits", run_output(&r, "logits").data, c.n_seqs,
+                          run_output(&r, "logits").width);
+    run_end(&r);
     rp_model_destroy(model);
     rp_tensor_file_close(c.file);
     free(c.ids);
@@ -252,6 +122,9 @@ static void check_oracle(const char *folder, const char *outputs)
 static void test_oracles(void **state)
 {
     (void)state;
+    /* Random weights of hybrids now and then make a row that is nearly nothing, whose norm is not.
+     */
+    static const char *const hybrids[] = {"qwen3_next", "qwen3_5", "olmo_hybrid"};
     static const char *const oracles[][2] = {
         {"bert", "last pooler"},
         {"bert_bf16", "last pooler"},
@@ -267,11 +140,17 @@ static void test_oracles(void **state)
         {"modernbert", "last"},
         {"modernbert_reranker_cls", "logits"},
         {"modernbert_reranker_mean", "logits"},
+        {"qwen3_embedding", "last"},
+        {"qwen3_reranker", "logits"},
     };
-    worst_of_all = 0;
+    run_worst = 0;
     for (size_t i = 0; i < sizeof oracles / sizeof *oracles; i++)
         check_oracle(oracles[i][0], oracles[i][1]);
-    print_message("worst of the oracles: %.3g of the tensor's largest\n", worst_of_all);
+    run_tolerance = 5e-5;
+    for (size_t i = 0; i < sizeof hybrids / sizeof *hybrids; i++)
+        check_oracle(hybrids[i], "logits");
+    run_tolerance = 2e-5;
+    print_message("worst of the oracles: %.3g of the tensor's largest\n", run_worst);
 }
 
 /* ---- against the reference --------------------------------------------------------------------
@@ -283,18 +162,18 @@ static void compare_one(const struct maker_model *m, const rp_model *model, cons
 {
     const int32_t cu[2] = {0, (int32_t)n};
     struct ref_result ref = ref_encode(m, ids, types, n);
-    struct run r = run(model, ids, types, cu, 1);
+    struct run r = run_model(model, ids, types, cu, 1);
     char text[200];
     for (size_t i = 0; i <= ref.layers; i++) {
         snprintf(text, sizeof text, "%s, %zu tokens, hidden state %zu", what, n, i);
-        compare(text, r.capture.states[i], ref.states + i * n * ref.hidden, n * ref.hidden);
+        run_compare(text, r.capture.states[i], ref.states + i * n * ref.hidden, n * ref.hidden);
     }
     snprintf(text, sizeof text, "%s, %zu tokens, head", what, n);
     if (m->labels)
-        compare(text, output(&r, "logits").data, ref.logits, ref.labels);
+        run_compare(text, run_output(&r, "logits").data, ref.logits, ref.labels);
     if (m->pooler)
-        compare(text, output(&r, "pooler").data, ref.pooler, ref.hidden);
-    end_run(&r);
+        run_compare(text, run_output(&r, "pooler").data, ref.pooler, ref.hidden);
+    run_end(&r);
     ref_free(&ref);
 }
 
@@ -344,14 +223,14 @@ static void test_reference(void **state)
     (void)state;
     static const size_t lengths[] = {1, 2, 3, 16, 17, 33, 70, 150};
     uint64_t rng = 20240607;
-    worst_of_all = 0;
+    run_worst = 0;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct maker_model m = model_of(&shapes[i], i + 100);
         maker_model_write(&m, &dir,
                           &(struct maker_write_options){.dtype = shapes[i].dtype,
                                                         .prefix = m.labels > 0,
                                                         .shards = i % 3 == 1 ? 2 : 0});
-        rp_model *model = load(dir.path, RP_MODEL_ALL_OUTPUTS);
+        rp_model *model = run_load(dir.path, RP_MODEL_ALL_OUTPUTS);
         for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
             int32_t ids[150], types[150];
             char what[80];
@@ -367,7 +246,7 @@ static void test_reference(void **state)
         maker_model_free(&m);
         remove(maker_path(&dir, "model.safetensors.index.json"));
     }
-    print_message("worst of the shapes: %.3g of the tensor's largest\n", worst_of_all);
+    print_message("worst of the shapes: %.3g of the tensor's largest\n", run_worst);
 }
 
 /* ---- spellings --------------------------------------------------------------------------------
@@ -377,12 +256,12 @@ static void test_reference(void **state)
 static void embedding_of(const rp_model *model, float out[16])
 {
     static const int32_t ids[] = {2, 7, 1, 8, 2, 8}, types[] = {0, 0, 0, 1, 1, 1}, cu[] = {0, 6};
-    struct run r = run(model, ids, types, cu, 1);
-    const rp_view v = output(&r, "embedding");
+    struct run r = run_model(model, ids, types, cu, 1);
+    const rp_view v = run_output(&r, "embedding");
     assert_int_equal(v.rows, 1);
     assert_int_equal(v.width, 16);
     memcpy(out, v.data, 16 * sizeof *out);
-    end_run(&r);
+    run_end(&r);
 }
 
 static void test_spellings(void **state)
@@ -397,7 +276,7 @@ static void test_spellings(void **state)
                                               .leftovers = way & 4,
                                               .shards = way & 8 ? 3 : 0};
         maker_model_write(&m, &dir, &o);
-        rp_model *model = load(dir.path, 0);
+        rp_model *model = run_load(dir.path, 0);
         embedding_of(model, way ? found : first);
         if (way)
             assert_memory_equal(found, first, sizeof first);
@@ -619,13 +498,13 @@ static void test_segments(void **state)
     for (size_t i = 16; i < 32; i++)
         table->data[i] *= 50;
     maker_model_write(&m, &dir, &(struct maker_write_options){.prefix = true});
-    rp_model *model = load(dir.path, 0);
+    rp_model *model = run_load(dir.path, 0);
     compare_one(&m, model, ids, types, 6, "two segments");
     compare_one(&m, model, ids, NULL, 6, "one segment");
-    struct run a = run(model, ids, types, cu, 1), b = run(model, ids, NULL, cu, 1);
-    assert_true(fabsf(output(&a, "logits").data[0] - output(&b, "logits").data[0]) > 1e-3f);
-    end_run(&a);
-    end_run(&b);
+    struct run a = run_model(model, ids, types, cu, 1), b = run_model(model, ids, NULL, cu, 1);
+    assert_true(fabsf(run_output(&a, "logits").data[0] - run_output(&b, "logits").data[0]) > 1e-3f);
+    run_end(&a);
+    run_end(&b);
     rp_model_destroy(model);
     maker_model_free(&m);
 }
@@ -689,12 +568,12 @@ static void test_score_activation(void **state)
             assert_says(err.message, "json: key \"");
         } else {
             assert_int_equal(s, RP_OK);
-            const rp_model_info info = info_of(model);
+            const rp_model_info info = run_info(model);
             assert_int_equal(info.score_activation, cases[i].activation);
             assert_int_equal(info.task, RP_TASK_CLASSIFY);
             assert_int_equal(info.n_labels, cases[i].labels);
-            struct run r = run(model, ids, NULL, cu, 1);
-            const rp_view logits = output(&r, "logits"), scores = output(&r, "scores");
+            struct run r = run_model(model, ids, NULL, cu, 1);
+            const rp_view logits = run_output(&r, "logits"), scores = run_output(&r, "scores");
             assert_int_equal(scores.width, cases[i].labels);
             for (size_t k = 0; k < scores.width; k++) {
                 const double x = logits.data[k];
@@ -704,7 +583,7 @@ static void test_score_activation(void **state)
                                                                          : x;
                 assert_true(fabs(scores.data[k] - due) < 1e-6);
             }
-            end_run(&r);
+            run_end(&r);
         }
         rp_model_destroy(model);
         maker_model_free(&m);
@@ -793,18 +672,18 @@ static void test_modernbert(void **state)
 {
     (void)state;
     uint64_t rng = 20241218;
-    worst_of_all = 0;
+    run_worst = 0;
     for (size_t i = 0; i < sizeof modern_shapes / sizeof *modern_shapes; i++) {
         struct maker_model m = modern_model_of(&modern_shapes[i], i + 300);
         maker_model_write(&m, &dir,
                           &(struct maker_write_options){.dtype = modern_shapes[i].dtype,
                                                         .prefix = i % 3 != 0,
                                                         .shards = i % 3 == 1 ? 2 : 0});
-        rp_model *model = load(dir.path, RP_MODEL_ALL_OUTPUTS);
-        assert_int_equal(info_of(model).max_length, 300);
-        assert_string_equal(info_of(model).max_length_source,
+        rp_model *model = run_load(dir.path, RP_MODEL_ALL_OUTPUTS);
+        assert_int_equal(run_info(model).max_length, 300);
+        assert_string_equal(run_info(model).max_length_source,
                             "config.json:max_position_embeddings");
-        assert_int_equal(info_of(model).head_dim, m.hidden / m.heads);
+        assert_int_equal(run_info(model).head_dim, m.hidden / m.heads);
         /* Around the window: its edge, one side and both sides filled, one more. */
         const int whole = m.modernbert.local_attention ? m.modernbert.local_attention : 128;
         const size_t half = (size_t)whole / 2;
@@ -822,7 +701,7 @@ static void test_modernbert(void **state)
         maker_model_free(&m);
         remove(maker_path(&dir, "model.safetensors.index.json"));
     }
-    print_message("worst of the shapes: %.3g of the tensor's largest\n", worst_of_all);
+    print_message("worst of the shapes: %.3g of the tensor's largest\n", run_worst);
 }
 
 /* Texts of as many tokens as the published models take, and one more: there is no table of
@@ -841,8 +720,8 @@ static void test_modernbert_long(void **state)
     m.positions = 8192;
     maker_model_fill(&m);
     maker_model_write(&m, &dir, &(struct maker_write_options){0});
-    rp_model *model = load(dir.path, RP_MODEL_ALL_OUTPUTS);
-    assert_int_equal(info_of(model).max_length, 8192);
+    rp_model *model = run_load(dir.path, RP_MODEL_ALL_OUTPUTS);
+    assert_int_equal(run_info(model).max_length, 8192);
     random_ids(&rng, m.vocab, ids, 8193);
     compare_one(&m, model, ids, NULL, 8192, "a long text");
     compare_one(&m, model, ids, NULL, 8193, "a longer text");
@@ -878,7 +757,7 @@ static void test_modernbert_scaled_rope(void **state)
     json_object_del(config, "local_rope_theta");
     maker_write_json(&dir, "config.json", config);
     json_decref(config);
-    rp_model *model = load(dir.path, RP_MODEL_ALL_OUTPUTS);
+    rp_model *model = run_load(dir.path, RP_MODEL_ALL_OUTPUTS);
     random_ids(&rng, m.vocab, ids, 40);
     compare_one(&m, model, ids, NULL, 40, "yarn");
     rp_model_destroy(model);
@@ -912,7 +791,7 @@ static void test_modernbert_spellings(void **state)
         m.modernbert.parameters = way & 1;
         maker_model_fill(&m);
         maker_model_write(&m, &dir, &(struct maker_write_options){.prefix = way & 2});
-        rp_model *model = load(dir.path, 0);
+        rp_model *model = run_load(dir.path, 0);
         embedding_of(model, way ? found : first);
         if (way)
             assert_memory_equal(found, first, sizeof first);
@@ -949,12 +828,12 @@ static void test_modernbert_extra_tensors(void **state)
             memset(m.tensors[i].data, 0, m.tensors[i].n * sizeof(float));
     m.labels = 0; /* written as the bare model, with its head left over */
     maker_model_write(&m, &dir, &(struct maker_write_options){0});
-    rp_model *model = load(dir.path, 0);
+    rp_model *model = run_load(dir.path, 0);
     embedding_of(model, due);
     rp_model_destroy(model);
     m.modernbert.attention_bias = m.modernbert.mlp_bias = m.modernbert.norm_bias = false;
     maker_model_write(&m, &dir, &(struct maker_write_options){0});
-    model = load(dir.path, 0);
+    model = run_load(dir.path, 0);
     embedding_of(model, found);
     assert_memory_equal(found, due, sizeof due);
     const char *note = NULL;
@@ -1034,27 +913,27 @@ static void test_modernbert_short_beside_long(void **state)
         m.positions = 300;
         maker_model_fill(&m);
         maker_model_write(&m, &dir, &(struct maker_write_options){0});
-        rp_model *model = load(dir.path, RP_MODEL_ALL_OUTPUTS);
+        rp_model *model = run_load(dir.path, RP_MODEL_ALL_OUTPUTS);
         int32_t ids[900], cu[4] = {0};
         for (int k = 0; k < 3; k++)
             cu[k + 1] = cu[k] + (int32_t)cases[i].lengths[k];
         random_ids(&rng, m.vocab, ids, (size_t)cu[3]);
-        struct run all = run(model, ids, NULL, cu, 3);
+        struct run all = run_model(model, ids, NULL, cu, 3);
         for (size_t layer = 0; layer < all.capture.n_states; layer++)
             for (size_t t = 0; t < (size_t)cu[3] * 16; t++)
                 assert_true(isfinite(all.capture.states[layer][t]));
         for (int k = 0; k < 3; k++) {
             const int32_t alone[2] = {0, cu[k + 1] - cu[k]};
-            struct run one = run(model, ids + cu[k], NULL, alone, 1);
-            assert_memory_equal(output(&one, "embedding").data,
-                                output(&all, "embedding").data + 16 * k, 16 * sizeof(float));
+            struct run one = run_model(model, ids + cu[k], NULL, alone, 1);
+            assert_memory_equal(run_output(&one, "embedding").data,
+                                run_output(&all, "embedding").data + 16 * k, 16 * sizeof(float));
             for (size_t layer = 0; layer < one.capture.n_states; layer++)
                 assert_memory_equal(one.capture.states[layer],
                                     all.capture.states[layer] + 16 * cu[k],
                                     16 * (size_t)alone[1] * sizeof(float));
-            end_run(&one);
+            run_end(&one);
         }
-        end_run(&all);
+        run_end(&all);
         rp_model_destroy(model);
         maker_model_free(&m);
     }
@@ -1084,8 +963,8 @@ static void test_modernbert_int8(void **state)
         fail_msg("%s", err.message);
     random_ids(&rng, m.vocab, ids, 60);
     struct ref_result ref = ref_encode(&m, ids, NULL, 60);
-    struct run r = run(model, ids, NULL, cu, 1);
-    const float *last = output(&r, "last").data;
+    struct run r = run_model(model, ids, NULL, cu, 1);
+    const float *last = run_output(&r, "last").data;
     const double *due = ref.states + 4 * 60 * 64;
     double dot = 0, a = 0, b = 0;
     for (size_t i = 0; i < 60 * 64; i++) {
@@ -1095,8 +974,8 @@ static void test_modernbert_int8(void **state)
     }
     assert_true(dot / sqrt(a * b) > 0.999);
     assert_true(dot / sqrt(a * b) < 1 - 1e-7); /* it is INT8 */
-    assert_int_equal(info_of(model).precision, RP_PRECISION_INT8);
-    end_run(&r);
+    assert_int_equal(run_info(model).precision, RP_PRECISION_INT8);
+    run_end(&r);
     ref_free(&ref);
     rp_model_destroy(model);
     maker_model_free(&m);
@@ -1120,8 +999,8 @@ static void test_length_limits(void **state)
         m.pad = cases[i].pad;
         maker_model_fill(&m);
         maker_model_write(&m, &dir, &(struct maker_write_options){0});
-        rp_model *model = load(dir.path, 0);
-        const rp_model_info info = info_of(model);
+        rp_model *model = run_load(dir.path, 0);
+        const rp_model_info info = run_info(model);
         assert_int_equal(info.max_length, cases[i].limit);
         assert_string_equal(info.max_length_source, "config.json:max_position_embeddings");
         assert_int_equal(info.pad_id, cases[i].pad);
@@ -1132,11 +1011,11 @@ static void test_length_limits(void **state)
             rp_error err;
             for (size_t t = 0; t < n; t++)
                 ids[t] = 10;
-            const rp_status s = try_run(&r, model, ids, NULL, cu, 1, &err);
+            const rp_status s = run_try(&r, model, ids, NULL, cu, 1, &err);
             assert_int_equal(s, n <= cases[i].limit ? RP_OK : RP_ERR_INVALID);
             if (s != RP_OK)
                 assert_says(err.message, "position");
-            end_run(&r);
+            run_end(&r);
         }
         rp_model_destroy(model);
         maker_model_free(&m);
@@ -1167,7 +1046,7 @@ static void test_files_are_closed(void **state)
     maker_model_write(&m, &dir, &(struct maker_write_options){.shards = 3});
     const size_t before = open_files();
     float a[16], b[16];
-    rp_model *model = load(dir.path, 0);
+    rp_model *model = run_load(dir.path, 0);
     assert_int_equal(open_files(), before);
     embedding_of(model, a);
     assert_int_equal(truncate(maker_path(&dir, "model-00002-of-00003.safetensors"), 0), 0);
@@ -1188,8 +1067,8 @@ static void test_info(void **state)
     m.labels = 2;
     maker_model_fill(&m);
     maker_model_write(&m, &dir, &(struct maker_write_options){.prefix = true});
-    rp_model *model = load(dir.path, 0);
-    const rp_model_info info = info_of(model);
+    rp_model *model = run_load(dir.path, 0);
+    const rp_model_info info = run_info(model);
     uint64_t parameters = 0;
     for (size_t i = 0; i < m.n_tensors; i++)
         parameters += m.tensors[i].n;

@@ -74,8 +74,10 @@ done
 # ---- check -----------------------------------------------------------------------------------------
 for oracle in "$oracles"/*/; do
     [ -f "$oracle/cases.safetensors" ] || continue
-    expect 0 "$rankplan" check "$oracle"
-    expect 0 "$rankplan" check "$oracle" --no-fuse --threads 2
+    tol=2e-5
+    case $(basename "$oracle") in qwen3_next | qwen3_5 | olmo_hybrid) tol=5e-5 ;; esac
+    expect 0 "$rankplan" check "$oracle" --tol $tol
+    expect 0 "$rankplan" check "$oracle" --no-fuse --threads 2 --tol $tol
     says out " ok"
 done
 expect 1 "$rankplan" check "$oracles/bert" --tol 1e-9

@@ -1,5 +1,5 @@
-/* A config.json over checkpoints that stay the same, a ModernBERT's where it speaks of one and a
- * BERT's elsewhere: refused with a message, or a model that runs. */
+/* A config.json over checkpoints that stay the same, that of the family it speaks of and a BERT's
+ * elsewhere: refused with a message, or a model that runs. */
 #include "tests/fuzz/fuzz.h"
 #include "tests/model_maker.h"
 
@@ -10,12 +10,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct maker_dir dirs[2];
+static const char *const families[] = {"bert",         "modernbert", "qwen3",      "qwen3_next",
+                                       "qwen3_5_text", "qwen3_5",    "olmo_hybrid"};
+#define N_FAMILIES (sizeof families / sizeof *families)
+
+static struct maker_dir dirs[N_FAMILIES];
 
 static void remove_dirs(void)
 {
-    maker_dir_remove(&dirs[0]);
-    maker_dir_remove(&dirs[1]);
+    for (size_t i = 0; i < N_FAMILIES; i++)
+        maker_dir_remove(&dirs[i]);
 }
 
 static void make_checkpoint(const char *family, struct maker_dir *dir)
@@ -25,8 +29,11 @@ static void make_checkpoint(const char *family, struct maker_dir *dir)
     m.hidden = 4;
     m.intermediate = 4;
     m.positions = 8;
-    m.layers = 1;
+    m.layers = maker_is_decoder(&m) ? 2 : 1;
     m.labels = 1;
+    m.decoder.text_part = strcmp(family, "qwen3_5") == 0;
+    if (maker_is_decoder(&m))
+        m.decoder.types = strcmp(family, "qwen3") == 0 ? "ff" : "lf";
     maker_dir_create(dir);
     maker_model_fill(&m);
     maker_model_write(&m, dir, &(struct maker_write_options){.prefix = true});
@@ -62,13 +69,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     rp_model *model;
     rp_error err;
     if (!dirs[0].path[0]) {
-        make_checkpoint("bert", &dirs[0]);
-        make_checkpoint("modernbert", &dirs[1]);
+        for (size_t i = 0; i < N_FAMILIES; i++)
+            make_checkpoint(families[i], &dirs[i]);
         atexit(remove_dirs);
     }
-    const bool modern = speaks_of(data, size, "\"modernbert\"");
-    maker_write(&dirs[modern], "config.json", data, size);
-    if (rp_model_load(dirs[modern].path, NULL, &model, &err) != RP_OK) {
+    size_t which = 0;
+    for (size_t i = 1; i < N_FAMILIES; i++) {
+        char quoted[32];
+        snprintf(quoted, sizeof quoted, "\"%s\"", families[i]);
+        which = speaks_of(data, size, quoted) ? i : which;
+    }
+    maker_write(&dirs[which], "config.json", data, size);
+    if (rp_model_load(dirs[which].path, NULL, &model, &err) != RP_OK) {
         FUZZ_CHECK(strlen(err.message) > 0);
         return 0;
     }
@@ -76,7 +88,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     rp_model_get_info(model, &info);
     FUZZ_CHECK(info.max_length >= 1 && info.vocab_size == 8);
     /* The BERT has a table of positions. */
-    FUZZ_CHECK(modern || info.max_length <= 8);
+    FUZZ_CHECK(which > 0 || info.max_length <= 8);
     if (info.max_length >= 4)
         run(model);
     rp_model_destroy(model);

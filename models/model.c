@@ -460,13 +460,10 @@ static rp_status build(struct load *l, rp_error *err)
 /* Only what has one score ranks pairs. */
 static rp_status find_prompt(struct load *l, rp_error *err)
 {
-    static const char suffix[] = "ForCausalLM";
     rp_model *model = l->model;
-    const size_t n = strlen(model->architecture), tail = sizeof suffix - 1;
     if (model->info.task != RP_TASK_CLASSIFY || model->info.n_labels != 1)
         return RP_OK;
-    const bool generative = n >= tail && strcmp(model->architecture + n - tail, suffix) == 0;
-    return rp_prompt_find(&model->folder, model->family, generative, &model->prompt, &model->notes,
+    return rp_prompt_find(&model->folder, model->family, l->predicts, &model->prompt, &model->notes,
                           err);
 }
 

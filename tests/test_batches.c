@@ -11,6 +11,7 @@
 #include "text/batches.h"
 #include "text/prefix.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -365,6 +366,62 @@ static void reuse_changes_no_bit(void **state)
     }
 }
 
+/* Models of the families with causal attention and delta rules, in either precision. */
+static void reuse_changes_no_bit_of_a_model(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"qwen3_embedding", "qwen3_reranker", "qwen3_next",
+                                        "qwen3_5", "olmo_hybrid"};
+    static struct texts t;
+    enum { WIDEST = 256 };
+    static float want[MAX_TEXTS * WIDEST], got[MAX_TEXTS * WIDEST];
+    begin(&t);
+    add_many(&t, 70, 12, 1);
+    add(&t, 70, 0, 1); /* the beginning of all others */
+    add(&t, 70, 5, 8);
+    add(&t, 70, 5, 8);
+    const size_t n = t.batch.n_seqs;
+    for (size_t i = 0; i < 2 * sizeof names / sizeof *names; i++) {
+        char path[512];
+        rp_model_options options;
+        rp_model_info info = {.struct_size = sizeof info};
+        rp_model *model;
+        rp_session *s;
+        rp_error err;
+        rp_pool *pool = toy_pool(2);
+        snprintf(path, sizeof path, RP_TEST_DATA "/oracles/%s", names[i / 2]);
+        rp_model_options_init(&options);
+        options.precision = i % 2 ? RP_PRECISION_INT8 : RP_PRECISION_FP32;
+        if (rp_model_load(path, &options, &model, &err) != RP_OK)
+            fail_msg("%s", err.message);
+        rp_model_get_info(model, &info);
+        assert_true(rp_graph_is_causal(rp_model_graph(model)));
+        const bool embeds = info.task == RP_TASK_EMBED;
+        const size_t width = embeds ? info.dimension : info.n_labels;
+        const char *output = embeds ? "embedding" : "logits";
+        assert_true(width <= WIDEST);
+        rp_session_options o;
+        rp_session_options_init(&o);
+        o.pool = pool;
+        o.poison = true;
+        assert_int_equal(
+            rp_session_create(rp_model_graph(model), rp_model_weights(model), &o, &s, NULL), RP_OK);
+        for (size_t max_tokens = 250; max_tokens < 5000; max_tokens *= 4) {
+            struct rp_batches how = {.session = s, .max_tokens = max_tokens};
+            assert_int_equal(rp_batches_run(&how, &t.batch, output, width, want, NULL), RP_OK);
+            how.reuse = true;
+            memset(got, 0xff, sizeof got);
+            assert_int_equal(rp_batches_run(&how, &t.batch, output, width, got, NULL), RP_OK);
+            if (memcmp(got, want, n * width * sizeof *got) != 0)
+                fail_msg("%s, precision %d, budget %zu", names[i / 2], (int)options.precision,
+                         max_tokens);
+        }
+        rp_session_destroy(s);
+        rp_model_destroy(model);
+        rp_pool_destroy(pool);
+    }
+}
+
 static void causal_graphs(void **state)
 {
     (void)state;
@@ -430,6 +487,7 @@ int main(void)
         cmocka_unit_test(a_batch_has_the_prefix_once),
         cmocka_unit_test(the_budget_counts_the_prefix_once),
         cmocka_unit_test(reuse_changes_no_bit),
+        cmocka_unit_test(reuse_changes_no_bit_of_a_model),
         cmocka_unit_test(causal_graphs),
         cmocka_unit_test(a_bad_row_of_the_prefix_is_no_failure),
     };

@@ -121,25 +121,36 @@ static void load(struct fixture *f)
         fail_msg("%s", err.message);
 }
 
-static int make(void **state)
+static int make_family(void **state, const char *family, bool predicts)
 {
-    if (!rp_tokenizer_available())
-        skip();
     struct fixture *f = calloc(1, sizeof *f);
     assert_non_null(f);
     maker_dir_create(&f->dir);
-    struct maker_model m = maker_model_default("bert");
+    struct maker_model m = maker_model_default(family);
     const struct maker_write_options plain = {.dtype = MAKER_F32, .prefix = true};
     m.vocab = write_tokenizer(&f->dir, true);
     m.positions = 600;
-    m.labels = 1;
+    m.labels = !predicts;
+    m.decoder.predicts = predicts;
     maker_model_fill(&m);
     maker_model_write(&m, &f->dir, &plain);
     maker_model_free(&m);
-    maker_write_text(&f->dir, "chat_template.jinja", JINJA);
+    if (!predicts) /* else nothing need say it */
+        maker_write_text(&f->dir, "chat_template.jinja", JINJA);
     load(f);
     *state = f;
     return 0;
+}
+
+static int make(void **state)
+{
+    return make_family(state, "bert", false);
+}
+
+/* A language model whose answer, "yes" or "no", is the score. */
+static int make_generative(void **state)
+{
+    return make_family(state, "qwen3", true);
 }
 
 static int unmake(void **state)
@@ -364,6 +375,68 @@ static void scores_are_those_of_the_ids(void **state)
     rp_ranker_destroy(r);
 }
 
+/* Scores of a request, with the tokens that are run counted by the embedding's rows. */
+struct seen {
+    size_t rows;
+};
+
+static bool want_first(void *context, const rp_step_info *step)
+{
+    (void)context;
+    return step->index == 0;
+}
+
+static rp_status count_rows(void *context, const rp_step_info *step, const rp_view *view)
+{
+    (void)step;
+    ((struct seen *)context)->rows += view->rows;
+    return RP_OK;
+}
+
+static void a_ranking_runs_its_prompt_once(void **state)
+{
+    const struct fixture *f = *state;
+    enum { N = 6 };
+    const rp_text_ref texts[N] = {ref("foo is it"),     ref(""),
+                                  ref("no, the other"), ref("foo is it"),
+                                  ref("yes"),           ref("a long document, the longest")};
+    float scores[2][N];
+    rp_text_info infos[2][N];
+    struct seen seen[2] = {{0}};
+    size_t tokens = 0;
+    for (int reuse = 0; reuse < 2; reuse++) {
+        rp_ranker_options o;
+        rp_ranker *r;
+        rp_error err;
+        const rp_observer observer = {.struct_size = sizeof observer,
+                                      .want = want_first,
+                                      .show = count_rows,
+                                      .context = &seen[reuse]};
+        rp_ranker_options_init(&o);
+        o.no_prefix_reuse = !reuse;
+        if (rp_ranker_create(f->model, f->tokenizer, &o, &r, &err) != RP_OK)
+            fail_msg("%s", err.message);
+        rp_session_observe(rp_ranker_session(r), &observer);
+        if (rp_ranker_score(r, ref("what is foo?"), N, texts, scores[reuse], infos[reuse], &err) !=
+            RP_OK)
+            fail_msg("%s", err.message);
+        rp_ranker_destroy(r);
+    }
+    assert_memory_equal(scores[0], scores[1], sizeof scores[0]);
+    assert_memory_equal(&scores[0][0], &scores[0][3], sizeof(float));
+    assert_true(scores[0][0] != scores[0][2]);
+    for (size_t i = 0; i < N; i++) {
+        assert_int_equal(infos[1][i].tokens, infos[0][i].tokens);
+        tokens += infos[0][i].tokens;
+    }
+    assert_int_equal(seen[0].rows, tokens);
+    /* All but the label's last space, which may be a part of the document's first token. */
+    struct ids shared = {.n = 0};
+    append(f, BEFORE, false, &shared);
+    append(f, "<Instruct>: " INSTRUCTION "\n<Query>: what is foo?\n<Document>:", false, &shared);
+    assert_int_equal(seen[1].rows, tokens - (N - 1) * shared.n);
+}
+
 /* ---- which folders -----------------------------------------------------------------------------
  */
 
@@ -463,7 +536,12 @@ int main(void)
         TEST(scores_are_those_of_the_ids),
         TEST(a_model_without_it_takes_no_instruction),
         TEST(a_tokenizer_must_know_its_tokens),
+        cmocka_unit_test_setup_teardown(the_pair_stands_in_the_prompt, make_generative, unmake),
+        cmocka_unit_test_setup_teardown(a_ranking_runs_its_prompt_once, make_generative, unmake),
         cmocka_unit_test(folders),
     };
+    const struct CMUnitTest without_tokenizer[] = {cmocka_unit_test(folders)};
+    if (!rp_tokenizer_available())
+        return cmocka_run_group_tests(without_tokenizer, NULL, NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

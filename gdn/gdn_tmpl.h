@@ -632,57 +632,100 @@ static void run_head(struct call *c, const struct head *h, const float *next)
 
 /* ---- one row ---------------------------------------------------------------------------- */
 
-/* What a single row does to n columns, at most 16 n_vecs, of a state that is read twice and written
- * once.  The second time begins with the rows that the first had last: they are still near. */
-RP_V16_FN void step_columns(const struct call *c, const size_t n_vecs, size_t n, const float *k,
-                            const float *q, const float *v, float *s, float *out)
+/* H of the row with itself. */
+static float query_times_key(const float *q, const float *k, size_t n)
+{
+    v16 sum = v_zero();
+    for (size_t i = 0; i < n; i++)
+        sum = v_fma(v_set1(q[i]), v_set1(k[i]), sum);
+    _Alignas(64) float lanes[16];
+    v_store(lanes, sum);
+    return lanes[0];
+}
+
+/* What a single row does to up to 32 columns. */
+struct step {
+    const float *k, *q, *v;
+    float qk;
+    float *state, *out;
+    const float *next; /* what is worked on next; NULL: nothing */
+};
+
+/* A state is read twice and written once.  The second time begins with the rows that the first had
+ * last, which are still near, and has the next columns fetched. */
+RP_V16_FN void step_columns(const struct call *c, const size_t n_vecs, const size_t columns,
+                            const struct step *s)
 {
     const size_t dim = c->args->key_dim, ld = c->args->value_dim;
     const v16 decay = v_set1(c->decay[0]), beta = v_set1(c->beta[0]);
-    const size_t tail = n - 16 * (n_vecs - 1);
-    v16 p[2], o[2], qk = v_zero();
+    v16 p[2], o[2];
+    UNROLL
     for (size_t j = 0; j < n_vecs; j++)
         p[j] = o[j] = v_zero();
     for (size_t i = 0; i < dim; i++) {
-        const v16 ki = v_set1(k[i]), qi = v_set1(q[i]);
-        qk = v_fma(qi, ki, qk);
+        const v16 ki = v_set1(s->k[i]), qi = v_set1(s->q[i]);
+        UNROLL
         for (size_t j = 0; j < n_vecs; j++) {
-            const v16 x = v_load_some(s + i * ld + 16 * j, j + 1 < n_vecs ? 16 : tail);
+            const v16 x = v_load_some(s->state + i * ld + 16 * j, lanes_of(columns, j));
             p[j] = v_fma(ki, x, p[j]);
             o[j] = v_fma(qi, x, o[j]);
         }
     }
+    UNROLL
     for (size_t j = 0; j < n_vecs; j++) {
-        const size_t lanes = j + 1 < n_vecs ? 16 : tail;
-        p[j] = v_mul(beta, v_sub(v_load_some(v + 16 * j, lanes), v_mul(decay, p[j])));
+        const size_t lanes = lanes_of(columns, j);
+        p[j] = v_mul(beta, v_sub(v_load_some(s->v + 16 * j, lanes), v_mul(decay, p[j])));
         if (!c->silent[0])
-            v_store_some(out + 16 * j, v_fma(qk, p[j], v_mul(decay, o[j])), lanes);
+            v_store_some(s->out + 16 * j, v_fma(v_set1(s->qk), p[j], v_mul(decay, o[j])), lanes);
     }
     for (size_t i = dim; i-- > 0;) {
-        const v16 ki = v_set1(k[i]);
+        const v16 ki = v_set1(s->k[i]);
+        UNROLL
         for (size_t j = 0; j < n_vecs; j++) {
-            const size_t lanes = j + 1 < n_vecs ? 16 : tail;
-            float *const at = s + i * ld + 16 * j;
+            const size_t lanes = lanes_of(columns, j);
+            float *const at = s->state + i * ld + 16 * j;
             v_store_some(at, v_fma(ki, p[j], v_mul(decay, v_load_some(at, lanes))), lanes);
+            if (s->next)
+                fetch_line(s->next + i * ld + 16 * j);
         }
     }
 }
 
-static void step_head(struct call *c, const struct head *h)
+static void step_head(struct call *c, const struct head *h, float qk, const float *next)
 {
-    const struct rp_gdn_args *args = c->args;
-    const float *const k = c->base + c->at.k_rows, *const q = c->base + c->at.q_rows;
-    const float *const v = args->qkv + c->row[0] * args->ld +
-                           2 * args->n_key_heads * args->key_dim + h->number * args->value_dim +
-                           h->l0;
-    float *const out = args->out + c->row[0] * args->ld_out + h->number * args->value_dim + h->l0;
     follow_decays(c, h->number);
-    size_t j = 0;
-    for (; j + 32 <= h->width; j += 32)
-        step_columns(c, 2, 32, k, q, v + j, h->state + j, out + j);
-    for (; j < h->width; j += 16)
-        step_columns(c, 1, h->width - j < 16 ? h->width - j : 16, k, q, v + j, h->state + j,
-                     out + j);
+    find_rows(c, h);
+    for (size_t column = 0; column < h->width; column += 32) {
+        const size_t left = h->width - column;
+        const struct step s = {
+            .k = c->base + c->at.k_rows,
+            .q = c->base + c->at.q_rows,
+            .v = c->values[0] + column,
+            .qk = qk,
+            .state = h->state + column,
+            .out = c->silent[0] ? NULL : c->outputs[0] + column,
+            .next = left > 32 ? h->state + column + 32 : next,
+        };
+        if (left >= 32)
+            step_columns(c, 2, 32, &s);
+        else if (left > 16)
+            step_columns(c, 2, left, &s);
+        else
+            step_columns(c, 1, left, &s);
+    }
+}
+
+/* A call with one row. */
+static void step_heads(struct call *c, size_t first, size_t end, size_t c0, size_t c1, float *state)
+{
+    float *const k = c->base + c->at.k_rows, *const q = c->base + c->at.q_rows;
+    norm_row(c->args, key_of(c, 0), 1.0f, k);
+    norm_row(c->args, query_of(c, 0), query_scale(c->args), q);
+    const float qk = query_times_key(q, k, c->args->key_dim);
+    for (size_t r = first; r < end; r++) {
+        const struct head h = head_of(c, r, c0, c1, state);
+        step_head(c, &h, qk, r + 1 < end ? head_of(c, r + 1, c0, c1, state).state : NULL);
+    }
 }
 
 /* ---- the kernel ------------------------------------------------------------------------- */
@@ -728,14 +771,10 @@ static void run(const struct rp_gdn_args *args, const struct rp_gdn_rows *pieces
     const size_t first = c0 / args->value_dim, end = (c1 - 1) / args->value_dim + 1;
     if (n == 1) {
         next_chunk(&c, &place);
-        norm_row(args, key_of(&c, 0), 1.0f, c.base + c.at.k_rows);
-        norm_row(args, query_of(&c, 0), query_scale(args), c.base + c.at.q_rows);
+        step_heads(&c, first, end, c0, c1, state);
+        return;
     }
-    for (size_t r = first; r < end && n == 1; r++) {
-        const struct head h = head_of(&c, r, c0, c1, state);
-        step_head(&c, &h);
-    }
-    for (size_t left = n; n > 1 && next_chunk(&c, &place) > 0; left -= c.n) {
+    for (size_t left = n; next_chunk(&c, &place) > 0; left -= c.n) {
         c.first = left == n;
         c.last = left == c.n;
         pack_tokens(&c);

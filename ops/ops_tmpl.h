@@ -327,17 +327,30 @@ RP_V16_FN v16 same(v16 x)
     return x;
 }
 
+/* The functions of activations, in plain C one of each. */
+#define ACTIVATION_FN(name)                                                                        \
+    OPS_FN v16 act_##name(v16 x)                                                                   \
+    {                                                                                              \
+        return v_##name(x);                                                                        \
+    }
+ACTIVATION_FN(gelu)
+ACTIVATION_FN(gelu_tanh)
+ACTIVATION_FN(relu)
+ACTIVATION_FN(silu)
+ACTIVATION_FN(tanh)
+ACTIVATION_FN(sigmoid)
+
 static void activation(rp_activation which, const float *x, size_t ldx, size_t width, float *y,
                        size_t ldy, size_t rows)
 {
     switch (which) {
     case RP_ACT_NONE: MAP_ROWS(same);
-    case RP_ACT_GELU: MAP_ROWS(v_gelu);
-    case RP_ACT_GELU_TANH: MAP_ROWS(v_gelu_tanh);
-    case RP_ACT_RELU: MAP_ROWS(v_relu);
-    case RP_ACT_SILU: MAP_ROWS(v_silu);
-    case RP_ACT_TANH: MAP_ROWS(v_tanh);
-    case RP_ACT_SIGMOID: MAP_ROWS(v_sigmoid);
+    case RP_ACT_GELU: MAP_ROWS(act_gelu);
+    case RP_ACT_GELU_TANH: MAP_ROWS(act_gelu_tanh);
+    case RP_ACT_RELU: MAP_ROWS(act_relu);
+    case RP_ACT_SILU: MAP_ROWS(act_silu);
+    case RP_ACT_TANH: MAP_ROWS(act_tanh);
+    case RP_ACT_SIGMOID: MAP_ROWS(act_sigmoid);
     }
 }
 
@@ -384,12 +397,12 @@ static void gate_by_column(rp_activation which, const float *gate, size_t ldg, c
 {
     switch (which) {
     case RP_ACT_NONE: GATE_ROWS(same);
-    case RP_ACT_GELU: GATE_ROWS(v_gelu);
-    case RP_ACT_GELU_TANH: GATE_ROWS(v_gelu_tanh);
-    case RP_ACT_RELU: GATE_ROWS(v_relu);
-    case RP_ACT_SILU: GATE_ROWS(v_silu);
-    case RP_ACT_TANH: GATE_ROWS(v_tanh);
-    case RP_ACT_SIGMOID: GATE_ROWS(v_sigmoid);
+    case RP_ACT_GELU: GATE_ROWS(act_gelu);
+    case RP_ACT_GELU_TANH: GATE_ROWS(act_gelu_tanh);
+    case RP_ACT_RELU: GATE_ROWS(act_relu);
+    case RP_ACT_SILU: GATE_ROWS(act_silu);
+    case RP_ACT_TANH: GATE_ROWS(act_tanh);
+    case RP_ACT_SIGMOID: GATE_ROWS(act_sigmoid);
     }
 }
 
@@ -399,11 +412,16 @@ static void glu(rp_activation which, const float *x, size_t ldx, size_t width, f
     gate_by_column(which, x, ldx, x + width, ldx, width, y, ldy, rows);
 }
 
+OPS_FN v16 activate_one(rp_activation which, float x)
+{
+    return v_activate(which, v_set1(x));
+}
+
 static void gate_by_one(rp_activation which, const float *gate, size_t ldg, const float *x,
                         size_t ldx, size_t width, float *y, size_t ldy, size_t rows)
 {
     for (size_t r = 0; r < rows; r++, x += ldx, y += ldy) {
-        const v16 by = v_activate(which, v_set1(gate[r * ldg]));
+        const v16 by = activate_one(which, gate[r * ldg]);
         for (size_t c = 0; c < width; c += 16) {
             const size_t n = width - c < 16 ? width - c : 16;
             v_store_some(y + c, v_mul(by, v_load_some(x + c, n)), n);
@@ -437,6 +455,11 @@ RP_V16_FN v16 finite(v16 x)
     return v_min(v_set1(FLT_MAX), v_max(v_set1(-FLT_MAX), x));
 }
 
+OPS_FN v16 softplus(v16 x)
+{
+    return v_softplus(x);
+}
+
 /* Heads [h, h + n) of all rows: what depends on the head alone is computed once. */
 OPS_FN void gate_heads(const struct rp_ops_gdn_gates *g, size_t h, size_t n, const float *x,
                        size_t ldx, float *y, size_t ldy, size_t rows)
@@ -447,9 +470,9 @@ OPS_FN void gate_heads(const struct rp_ops_gdn_gates *g, size_t h, size_t n, con
     const v16 beta_scale = v_set1(g->beta_scale);
     for (size_t r = 0; r < rows; r++, x += ldx, y += ldy) {
         const v16 a = v_load_some(x + g->a_column + h, n), b = v_load_some(x + g->b_column + h, n);
-        const v16 s = finite(v_softplus(g->dt_bias ? v_add(a, bias) : a));
+        const v16 s = finite(softplus(g->dt_bias ? v_add(a, bias) : a));
         v_store_some(y + h, finite(v_mul(rate, s)), n);
-        v_store_some(y + g->n_heads + h, v_mul(beta_scale, v_sigmoid(b)), n);
+        v_store_some(y + g->n_heads + h, v_mul(beta_scale, act_sigmoid(b)), n);
     }
 }
 

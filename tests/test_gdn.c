@@ -555,6 +555,40 @@ static void test_silent_rows(void **unused)
     }
 }
 
+/* What every machine must get: made with the scalar kernel. */
+static void test_golden_digests(void **unused)
+{
+    (void)unused;
+    static const struct {
+        size_t len;
+        struct shape shape;
+        uint64_t digest;
+    } golden[] = {
+        {1, {2, 4, 33, 20}, 0x7816173ce32dddc9},
+        {70, {1, 3, 48, 64}, 0x045f5a8824594b89},
+        {100, {1, 1, 128, 128}, 0x08af915a1d61c91b},
+    };
+    const struct rp_gdn_kernel *kernels[MAX_KERNELS];
+    const size_t n = usable(kernels);
+    size_t wrong = 0;
+    for (size_t g = 0; g < COUNT(golden); g++) {
+        uint64_t seed = 4711;
+        struct batch b = batch_make(golden[g].len, golden[g].shape, g % 2, g % 3, 0.1f, &seed);
+        for (size_t k = 0; k < n; k++) {
+            run_whole(&b, kernels[k]);
+            const uint64_t digest =
+                float_digest(b.state, b.state_floats, float_digest(b.out, b.out_floats, 0));
+            if (digest != golden[g].digest) {
+                print_error("%s: golden %zu is 0x%016llx\n", kernels[k]->name, g,
+                            (unsigned long long)digest);
+                wrong++;
+            }
+        }
+        batch_free(&b);
+    }
+    assert_int_equal(wrong, 0);
+}
+
 static void test_nothing_to_do_touches_nothing(void **unused)
 {
     (void)unused;
@@ -981,6 +1015,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_kernel_follows_the_contract),
         cmocka_unit_test(test_silent_rows),
+        cmocka_unit_test(test_golden_digests),
         cmocka_unit_test(test_nothing_to_do_touches_nothing),
         cmocka_unit_test(test_rows_behind_move_no_bit),
         cmocka_unit_test(test_split_at_every_place),

@@ -1001,7 +1001,7 @@ static void test_oracles(void **unused)
         char path[512];
         rp_tensor_file *file;
         rp_error err;
-        snprintf(path, sizeof path, "%s/oracles/gdn_core/case%d.safetensors", RP_TEST_DATA, i);
+        snprintf(path, sizeof path, "%s/gdn/core/case%d.safetensors", RP_TEST_DATA, i);
         if (rp_tensor_file_open(path, &file, &err) != RP_OK)
             fail_msg("%s", err.message);
         check_oracle(file, path, RP_GDN_GROUPED);

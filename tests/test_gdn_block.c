@@ -181,8 +181,8 @@ static double finish_row(const struct way *way, size_t t)
 static void read_block(void)
 {
     rp_tensor_file *model, *cases;
-    MUST(rp_tensor_file_open(RP_TEST_DATA "/oracles/gdn_block/model.safetensors", &model, ERR));
-    MUST(rp_tensor_file_open(RP_TEST_DATA "/oracles/gdn_block/cases.safetensors", &cases, ERR));
+    MUST(rp_tensor_file_open(RP_TEST_DATA "/gdn/block/model.safetensors", &model, ERR));
+    MUST(rp_tensor_file_open(RP_TEST_DATA "/gdn/block/cases.safetensors", &cases, ERR));
 #define READ(file, name, to)                                                                       \
     MUST(rp_tensor_file_read_f32(file, name, to, sizeof(to) / sizeof *(to), ERR))
     READ(model, "A_log", block.a_log);

@@ -40,7 +40,7 @@ for model in "${models:-/nonexistent}"/*/; do
     expect 0 "$rankplan" check "$model" --cases "$model/ranking.safetensors" --precision int8 --tol 1
     near recall@1
     near MRR
-    good=$(awk -v recall="$(number reference recall@1)" 'BEGIN { print recall > 0.5 }')
+    good=$(awk -v recall="$(number reference recall@1)" 'BEGIN { print (recall > 0.5) }')
     if [ "$has_tokenizer" = ON ]; then
         printf '%s\n' 'small web server' 'library of fonts' 'editor for pictures' >"$work/texts"
         expect 0 "$rankplan" rerank "$model" --query 'web server' "$work/texts"

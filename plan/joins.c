@@ -39,7 +39,7 @@ static bool can_join(const rp_plan *plan, size_t s)
         return false;
     if (step->op == RP_OP_QUANTIZE)
         return before->op == RP_OP_LAYER_NORM ||
-               (before->op == RP_OP_RMS_NORM && before->p.rms_norm.w &&
+               (before->op == RP_OP_RMS_NORM && before->weighted &&
                 before->p.rms_norm.head_dim == before->width);
     if (!rp_op_multiplies(before->op) || before->n_in != 1 || !only_reader(plan, s, before->out))
         return false;

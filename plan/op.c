@@ -987,6 +987,7 @@ static rp_status lower_rms_norm(struct rp_lowering *l, size_t i, rp_error *err)
     const rp_rms_norm *p = &l->graph->nodes[i].p.rms_norm;
     struct rp_step *step = append_step(l, RP_OP_RMS_NORM, i, "", l->shapes[i]);
     struct rp_ops_rms_norm *norm = &step->p.rms_norm;
+    step->weighted = p->w != -1;
     add_input(l, step, slot_of_input(l, i, 0));
     *norm = (struct rp_ops_rms_norm){.offset = p->offset,
                                      .eps = p->eps,

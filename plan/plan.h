@@ -75,8 +75,9 @@ struct rp_step {
     int32_t out; /* slots */
     int32_t in[RP_NODE_MAX_INPUTS];
     size_t n_in;
-    size_t node; /* index of the op that it was lowered from */
-    bool joins;  /* runs together with the step before it where nobody looks (plan/joins.c) */
+    size_t node;   /* index of the op that it was lowered from */
+    bool joins;    /* runs together with the step before it where nobody looks (plan/joins.c) */
+    bool weighted; /* an RMS norm that has a weight, also in a dry run, which loads none */
     union {
         struct {
             size_t n;

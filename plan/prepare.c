@@ -88,14 +88,13 @@ static bool is_pad(const rp_batch *b, const struct rp_plan_index *x, int32_t tok
     return x->kind == RP_INDEX_POSITION_NONPAD && b->ids[token] == x->parameter;
 }
 
-/* The position of a sequence's first token (that is not the pad). */
-static int32_t first_position(const rp_batch *b, const struct rp_plan_index *x, size_t s)
+/* How many tokens of a sequence have a position of their own. */
+static int32_t count_positions(const rp_batch *b, const struct rp_plan_index *x, int32_t s)
 {
-    const int32_t parent = rp_batch_parent(b, s);
-    int32_t next = x->kind == RP_INDEX_POSITION ? 0 : x->parameter + 1;
-    for (int32_t t = parent < 0 ? 0 : b->cu[parent]; parent >= 0 && t < b->cu[parent + 1]; t++)
-        next += !is_pad(b, x, t);
-    return next;
+    int32_t n = b->cu[s + 1] - b->cu[s];
+    for (int32_t t = b->cu[s]; x->kind == RP_INDEX_POSITION_NONPAD && t < b->cu[s + 1]; t++)
+        n -= is_pad(b, x, t);
+    return n;
 }
 
 /* Positions count from 0 in each sequence, and on from its parent's; RoBERTa's count tokens that
@@ -103,8 +102,15 @@ static int32_t first_position(const rp_batch *b, const struct rp_plan_index *x, 
 static void fill_positions(const struct rp_run *run, const struct rp_plan_index *x, int32_t *to)
 {
     const rp_batch *b = run->batch;
+    const int32_t first = x->kind == RP_INDEX_POSITION ? 0 : x->parameter + 1;
+    int32_t counted = -1, before = 0; /* tokens of the last parent: its children mostly follow */
     for (size_t s = 0; s < b->n_seqs; s++) {
-        int32_t next = first_position(b, x, s);
+        const int32_t parent = rp_batch_parent(b, s);
+        if (parent >= 0 && parent != counted) {
+            before = count_positions(b, x, parent);
+            counted = parent;
+        }
+        int32_t next = first + (parent >= 0 ? before : 0);
         for (int32_t t = b->cu[s]; t < b->cu[s + 1]; t++) {
             to[t] = is_pad(b, x, t) ? x->parameter : next++;
         }

@@ -10,6 +10,7 @@ set(RP_TESTS_LONG)
 # themselves:
 set(RP_TESTS_ONCE
     test_attention
+    test_gates
     test_gdn
     test_gemm
     test_isa
@@ -28,5 +29,8 @@ list(APPEND RP_TESTS_ONCE
     test_modernbert
     test_pool
     test_profile
+    test_prompt
     test_safetensors
     test_tokenizer)
+# Minutes on plain C; what it says of kernels, test_hybrid says on each level:
+list(APPEND RP_TESTS_ONCE test_batches)

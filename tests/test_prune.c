@@ -246,8 +246,9 @@ static rp_value hybrid(struct made *m, rp_value x, rp_value any, size_t width, c
         up[e] = weight(m, 2 * 3, width, 1, 0);
         down[e] = weight(m, width, 3, 1, 0);
     }
-    x = rp_graph_rms_norm(m->graph, names[0], x,
-                          &(rp_rms_norm){.w = weight(m, 1, width, 1, 0), .offset = true, .eps = 1e-6f});
+    x = rp_graph_rms_norm(
+        m->graph, names[0], x,
+        &(rp_rms_norm){.w = weight(m, 1, width, 1, 0), .offset = true, .eps = 1e-6f});
     x = rp_graph_gate(m->graph, names[1], x, any,
                       &(rp_gate){.activation = RP_ACT_SIGMOID, .one = below(m, 2)});
     x = rp_graph_gated_norm(m->graph, names[2], x, any,

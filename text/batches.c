@@ -82,25 +82,28 @@ static rp_status run_shared(struct running *run, size_t first, size_t end, rp_er
 {
     rp_batch batch;
     rp_prefix_split(run->all, run->shared, first, end, &run->room, &batch);
-    const rp_status status = run_batch(run, &batch, 1, first, end, err);
-    if (status == RP_ERR_NONFINITE)
+    rp_error shared = {RP_OK, ""};
+    const rp_status status = run_batch(run, &batch, 1, first, end, &shared);
+    if (status == RP_ERR_NONFINITE) {
+        run->shared = 0; /* the prefix is the same in every batch */
         return run_whole(run, first, end, err);
-    if (status == RP_OK)
-        report(run, end);
-    return status;
+    }
+    if (status != RP_OK)
+        return rp_fail(err, status, "%s", shared.message);
+    report(run, end);
+    return RP_OK;
 }
 
 static rp_status run_all(struct running *run, rp_error *err)
 {
     const rp_batch *all = run->all;
-    if (run->shared == 0)
-        return run_whole(run, 0, all->n_seqs, err);
-    for (size_t first = 0, end; first < all->n_seqs; first = end) {
+    size_t first = 0;
+    for (size_t end; run->shared > 0 && first < all->n_seqs; first = end) {
         end = rp_prefix_end(all, run->shared, first, run->how->max_tokens);
         RP_TRY(end - first > 1 ? run_shared(run, first, end, err)
                                : run_whole(run, first, end, err));
     }
-    return RP_OK;
+    return run_whole(run, first, all->n_seqs, err);
 }
 
 rp_status rp_batches_run(const struct rp_batches *how, const rp_batch *all, const char *output,

@@ -49,6 +49,11 @@ static rp_status prepare(const rp_model *model, const rp_tokenizer *tokenizer,
     p->instruction = strdup(instruction ? instruction : p->form->instruction);
     if (!p->instruction)
         return rp_fail(err, RP_ERR_NOMEM, "no memory for an instruction");
+    rp_encoding alone = {0};
+    const rp_status status = encode(tokenizer, p->instruction, &alone, err);
+    rp_encoding_free(&alone);
+    if (status != RP_OK)
+        return rp_fail_within(err, status, "the instruction");
     RP_TRY(encode(tokenizer, p->form->before, &p->before, err));
     RP_TRY(encode(tokenizer, p->form->after, &p->after, err));
     return check_begin(tokenizer, p, err);

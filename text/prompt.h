@@ -12,7 +12,8 @@ struct rp_prompt_ids {
 };
 
 /* instruction NULL: the model's own.  RP_ERR_UNSUPPORTED (an instruction, and no prompt to put it
- * in), RP_ERR_MISSING (a tokenizer without the prompt's own tokens), RP_ERR_NOMEM. */
+ * in), RP_ERR_MISSING (the token that the prompt begins with is no special
+ * token of the tokenizer), what tokenising the instruction fails with, RP_ERR_NOMEM. */
 RP_CHECKED rp_status rp_prompt_prepare(const rp_model *model, const rp_tokenizer *tokenizer,
                                        const char *instruction, struct rp_prompt_ids *out,
                                        rp_error *err);

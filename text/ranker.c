@@ -166,6 +166,23 @@ static rp_status with_prompt(rp_text_ref prompt, rp_text_ref text, char **made, 
     return RP_OK;
 }
 
+/* A text that fails behind a prompt is to be told of by its own bytes. */
+static rp_status tell_of_text(const struct tokenizing *job, size_t i, rp_status status,
+                              rp_error *err)
+{
+    rp_encoding alone = {0};
+    rp_error own = {RP_OK, ""};
+    const rp_text_ref text = job->texts[i];
+    if (job->prompt.length > 0 &&
+        rp_tokenizer_encode(job->ranker->tokenizer, text.data, text.length, &job->options, &alone,
+                            &own) != RP_OK) {
+        *err = own;
+        status = own.status;
+    }
+    rp_encoding_free(&alone);
+    return status;
+}
+
 static rp_status tokenize_one(const struct tokenizing *job, size_t i, rp_error *err)
 {
     const rp_tokenizer *tokenizer = job->ranker->tokenizer;
@@ -185,7 +202,7 @@ static rp_status tokenize_one(const struct tokenizing *job, size_t i, rp_error *
                                      &job->encodings[i], err);
     }
     free(made);
-    return status;
+    return status == RP_OK ? RP_OK : tell_of_text(job, i, status, err);
 }
 
 /* Of several texts that fail, the first one of the request is reported whatever the threads did. */

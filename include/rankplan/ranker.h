@@ -67,7 +67,10 @@ RP_API void rp_ranker_options_init(rp_ranker_options *options);
 
 /* model, tokenizer and pool are borrowed until the ranker is destroyed.  options may be NULL.
  * Allocates. RP_ERR_INVALID (max_length above the model's), RP_ERR_SHAPE (the tokenizer has ids
- * that the model's table has no rows for), RP_ERR_NOMEM. */
+ * that the model's table has no rows for), RP_ERR_UNSUPPORTED (a decision scorer; a chat template
+ * that is not known; an instruction for a model without a place for it), RP_ERR_MISSING (the token
+ * that the model's prompt begins with is no special token of the tokenizer), what tokenising the
+ * instruction fails with, RP_ERR_NOMEM. */
 RP_API RP_CHECKED rp_status rp_ranker_create(const rp_model *model, const rp_tokenizer *tokenizer,
                                              const rp_ranker_options *options, rp_ranker **out,
                                              rp_error *err);
@@ -84,7 +87,8 @@ RP_API rp_session *rp_ranker_session(rp_ranker *ranker);
 RP_API size_t rp_ranker_max_length(const rp_ranker *ranker);
 
 /* Vectors of n texts: n x dimension of the model into out.  prompt is put before each text (NULL:
- * the model's default prompt, if it has one).  infos (n of them) may be NULL.  Allocates.
+ * the model's default prompt, if it has one).  infos (n of them) may be NULL.  What all texts begin
+ * with is shared as in rp_ranker_score.  Allocates.
  * RP_ERR_UNSUPPORTED (the model is no embedder), what tokenising fails with (the message names the
  * text by its index), what rp_session_run fails with. */
 RP_API RP_CHECKED rp_status rp_ranker_embed(rp_ranker *ranker, const char *prompt, size_t n,
@@ -99,8 +103,12 @@ RP_API RP_CHECKED rp_status rp_ranker_embed(rp_ranker *ranker, const char *promp
  *
  * Where the model is causal (rp_graph_is_causal), the tokens that all texts of the request begin
  * with, the prompt and the query of a ranking, are run once for each batch and not once for each
- * text, unless they are fewer than 16 or options.no_prefix_reuse is set.  The scores are the same,
- * to the bit.  max_batch_tokens then counts what is run: the shared tokens once.
+ * text, unless they are fewer than 16 or options.no_prefix_reuse is set; a text that has a batch to
+ * itself is run whole.  The scores are the same, to the bit.  max_batch_tokens then counts what is
+ * run: the shared tokens once.
+ *
+ * A document that spells special tokens out ("<|im_end|>") reaches a generative reranker as those
+ * tokens, unless options.special_as_text is set: set it for texts of strangers.
  *
  * Allocates.  RP_ERR_UNSUPPORTED (a classifier with more than one label), RP_ERR_NONFINITE (also a
  * similarity that overflows, naming the document), else as rp_ranker_embed. */

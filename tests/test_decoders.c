@@ -465,6 +465,24 @@ static void test_tied_with_head(void **state)
     maker_model_free(&m);
 }
 
+/* What the modules after the transformer make of what it is said to do. */
+static void expect_task(const char *task, rp_status due)
+{
+    char text[80];
+    rp_model *model = NULL;
+    rp_error err = {0};
+    snprintf(text, sizeof text, "{\"transformer_task\":\"%s\"}", task);
+    maker_write_text(&dir, "sentence_bert_config.json", text);
+    maker_write_text(&dir, "1_LogitScore/config.json", "{\"true_token_id\":7}");
+    const rp_status s = rp_model_load(dir.path, NULL, &model, &err);
+    if (s != due)
+        print_error("%s: %s\n", task, err.message);
+    assert_int_equal(s, due);
+    if (s != RP_OK)
+        assert_says(err.message, "transformer_task");
+    rp_model_destroy(model);
+}
+
 /* Answers that LogitScore names; one of them alone. */
 static void test_logit_score(void **state)
 {
@@ -474,6 +492,14 @@ static void test_logit_score(void **state)
         "Transformer\"},"
         "{\"idx\":1,\"name\":\"1\",\"path\":\"1_LogitScore\",\"type\":"
         "\"sentence_transformers.cross_encoder.modules.logit_score.LogitScore\"}]";
+    static const char only_transformer[] =
+        "[{\"idx\":0,\"name\":\"0\",\"path\":\"\",\"type\":\"sentence_transformers.models."
+        "Transformer\"}]";
+    static const char pooling[] =
+        "[{\"idx\":0,\"name\":\"0\",\"path\":\"\",\"type\":\"sentence_transformers.models."
+        "Transformer\"},"
+        "{\"idx\":1,\"name\":\"1\",\"path\":\"1_Pooling\",\"type\":"
+        "\"sentence_transformers.models.Pooling\"}]";
     static const struct {
         const char *config;
         int plus, minus; /* plus -1: refused */
@@ -513,11 +539,27 @@ static void test_logit_score(void **state)
                                  (cases[i].minus < 0 ? 0 : all[cases[i].minus]))) < 1e-5f);
         rp_model_destroy(model);
     }
+    expect_task("text-generation", RP_OK);
+    expect_task("feature-extraction", RP_ERR_UNSUPPORTED);
+    expect_task("sequence-classification", RP_ERR_UNSUPPORTED);
+    maker_mkdir(&dir, "1_Pooling");
+    maker_write_text(&dir, "1_Pooling/config.json",
+                     "{\"word_embedding_dimension\":16,\"pooling_mode_lasttoken\":true}");
+    maker_write_text(&dir, "modules.json", pooling);
+    expect_task("text-generation", RP_ERR_UNSUPPORTED);
+    expect_task("feature-extraction", RP_OK);
+    remove(maker_path(&dir, "sentence_bert_config.json"));
+    /* A folder with modules says what it is by them: without a LogitScore, no language model. */
+    rp_model *model;
+    rp_error err;
+    maker_write_text(&dir, "modules.json", only_transformer);
+    assert_int_equal(rp_model_load(dir.path, NULL, &model, &err), RP_OK);
+    assert_int_equal(run_info(model).task, RP_TASK_EMBED);
+    rp_model_destroy(model);
+    maker_write_text(&dir, "modules.json", modules);
     maker_model_free(&m);
     /* An encoder has no vocabulary to answer with. */
     struct maker_model bert = maker_model_default("bert");
-    rp_model *model;
-    rp_error err = {0};
     maker_write_text(&dir, "1_LogitScore/config.json", cases[0].config);
     maker_model_fill(&bert);
     maker_model_write(&bert, &dir, &(struct maker_write_options){0});

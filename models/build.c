@@ -16,6 +16,7 @@
 struct stretch {
     const struct rp_st_tensor *tensor;
     uint64_t offset, bytes;
+    uint64_t at; /* in the run of its part */
 };
 
 struct rp_build_part {
@@ -142,21 +143,35 @@ static const struct rp_st_tensor *take(struct rp_build *build, const char *name,
 /* ---- weights ----------------------------------------------------------------------------------
  */
 
+/* The last stretch that begins at the offset or before it.  Heads can make tens of thousands of
+ * them, which are read in blocks. */
+static size_t stretch_at(const struct rp_build_part *part, uint64_t offset)
+{
+    size_t low = 0, high = part->n;
+    while (high - low > 1) {
+        const size_t middle = low + (high - low) / 2;
+        if (part->stretches[middle].at <= offset)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 /* The stretches as one run of bytes. */
 static rp_status read_run(void *context, uint64_t offset, void *dst, size_t n, rp_error *err)
 {
     const struct rp_build_part *part = context;
-    for (size_t i = 0; i < part->n && n > 0; i++) {
+    for (size_t i = stretch_at(part, offset); i < part->n && n > 0; i++) {
         const struct stretch *s = &part->stretches[i];
-        if (offset >= s->bytes) {
-            offset -= s->bytes;
-            continue;
-        }
-        const size_t take_n = n < s->bytes - offset ? n : (size_t)(s->bytes - offset);
-        RP_TRY(rp_st_read(s->tensor, s->offset + offset, dst, take_n, err));
+        const uint64_t from = offset - s->at;
+        if (from >= s->bytes)
+            break;
+        const size_t take_n = n < s->bytes - from ? n : (size_t)(s->bytes - from);
+        RP_TRY(rp_st_read(s->tensor, s->offset + from, dst, take_n, err));
         dst = (char *)dst + take_n;
         n -= take_n;
-        offset = 0;
+        offset += take_n;
     }
     return n == 0 ? RP_OK : rp_fail(err, RP_ERR_INVALID, "%zu bytes beyond the joined tensors", n);
 }
@@ -229,13 +244,20 @@ static uint64_t rows_of(const struct rp_build_rows *r)
     return r->n > 0 ? r->n : r->rows * (r->inner > 0 ? r->inner : 1);
 }
 
+static void add_stretch(struct rp_build_part *part, const struct rp_st_tensor *t, uint64_t offset,
+                        uint64_t bytes)
+{
+    const struct stretch *before = part->n > 0 ? &part->stretches[part->n - 1] : NULL;
+    part->stretches[part->n++] =
+        (struct stretch){t, offset, bytes, before ? before->at + before->bytes : 0};
+}
+
 /* Appends the stretches of the rows, whose tensor is known to have them. */
 static void add_stretches(struct rp_build_part *part, const struct rp_st_tensor *t,
                           const struct rp_build_rows *r, uint64_t row_bytes)
 {
     for (uint64_t i = 0; i < times_of(r); i++)
-        part->stretches[part->n++] =
-            (struct stretch){t, (r->first + i * r->step) * row_bytes, rows_of(r) * row_bytes};
+        add_stretch(part, t, (r->first + i * r->step) * row_bytes, rows_of(r) * row_bytes);
 }
 
 rp_weight rp_build_stack(struct rp_build *build, const char *name, size_t count,
@@ -333,9 +355,9 @@ rp_weight rp_build_difference(struct rp_build *build, const char *name, const ch
     if (!part)
         return -1;
     const uint64_t row_bytes = cols * rp_st_type_bits(t->type) / 8;
-    part->stretches[part->n++] = (struct stretch){t, (uint64_t)plus * row_bytes, row_bytes};
+    add_stretch(part, t, (uint64_t)plus * row_bytes, row_bytes);
     if (minus >= 0)
-        part->stretches[part->n++] = (struct stretch){t, (uint64_t)minus * row_bytes, row_bytes};
+        add_stretch(part, t, (uint64_t)minus * row_bytes, row_bytes);
     const rp_weight_part one = {.rows = 1, .read = read_difference, .context = part};
     return add(build, name, cols, 1, &one);
 }

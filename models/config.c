@@ -30,6 +30,8 @@ static const struct refusal {
     {"is_encoder_decoder", ALLOW_FALSE, NULL, "only encoders are run"},
     {"position_embedding_type", ALLOW_TEXT, "absolute", "only absolute positions are run"},
     {"directionality", ALLOW_TEXT, "bidi", "attention looks both ways"},
+    {"is_causal", ALLOW_FALSE, NULL, "attention looks both ways"},
+    {"use_bidirectional_attention", ALLOW_TRUE, NULL, "attention looks both ways"},
     {"feed_forward_type", ALLOW_TEXT, "original",
      "gated feed-forward layers are not of this family"},
     {"pruned_heads", ALLOW_EMPTY, NULL, "layers with heads taken out have other shapes"},

@@ -8,9 +8,17 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *const rp_decoder_reads[] = {"attention_bias", "is_decoder",      "layer_types",
-                                        "mlp_bias",       "rope_parameters", "rope_scaling",
-                                        "rope_theta",     "sliding_window",  NULL};
+const char *const rp_decoder_reads[] = {"attention_bias",
+                                        "is_causal",
+                                        "is_decoder",
+                                        "layer_types",
+                                        "mlp_bias",
+                                        "rope_parameters",
+                                        "rope_scaling",
+                                        "rope_theta",
+                                        "sliding_window",
+                                        "use_bidirectional_attention",
+                                        NULL};
 
 static rp_status refuse(const struct rp_config *config, const char *key, const char *why,
                         rp_error *err)
@@ -27,6 +35,13 @@ static rp_status only(const struct rp_config *config, const char *key, bool due,
     bool said = due;
     RP_TRY(rp_json_bool(&config->json, key, RP_JSON_OPTIONAL, &said, err));
     return said == due ? RP_OK : refuse(config, key, why, err);
+}
+
+rp_status rp_decoder_check_causal(const struct rp_config *config, rp_error *err)
+{
+    static const char why[] = "rows are run as seeing only what stands before them";
+    RP_TRY(only(config, "is_causal", true, why, err));
+    return only(config, "use_bidirectional_attention", false, why, err);
 }
 
 /* ---- layers -----------------------------------------------------------------------------------
@@ -126,9 +141,10 @@ static rp_status read_layer_types(const struct rp_config *config, struct rp_deco
     RP_TRY(read_window(config, d, err));
     if (d->style->linear) {
         d->full_every = 4;
-        RP_TRY(rp_config_size(config, "full_attention_interval", RP_JSON_OPTIONAL, &d->full_every,
-                              err));
-        if (d->style->last_full && d->body.layers < d->full_every)
+        if (!d->style->last_full)
+            RP_TRY(rp_config_size(config, "full_attention_interval", RP_JSON_OPTIONAL,
+                                  &d->full_every, err));
+        else if (d->body.layers < d->full_every)
             d->full_every = d->body.layers;
     }
     d->layer_types = rp_json_get(&config->json, "layer_types");
@@ -147,6 +163,8 @@ static rp_status read_heads(const struct rp_config *config, struct rp_decoder *d
     else
         RP_TRY(rp_body_split_heads(config, "hidden_size", "num_attention_heads", body, err));
     d->kv_heads = body->heads;
+    if (d->style->kv_heads > 0 && !json_object_get(config->json.object, "num_key_value_heads"))
+        d->kv_heads = d->style->kv_heads;
     RP_TRY(rp_config_size(config, "num_key_value_heads", RP_JSON_OPTIONAL, &d->kv_heads, err));
     if (body->heads % d->kv_heads != 0)
         return rp_fail(err, RP_ERR_FORMAT,
@@ -221,10 +239,15 @@ static rp_status read_dense_layers(const struct rp_config *config, struct rp_dec
     bool good = !d->dense_layers || json_is_array(d->dense_layers);
     for (size_t i = 0; good && i < json_array_size(d->dense_layers); i++)
         good = json_is_integer(json_array_get(d->dense_layers, i));
-    return good ? RP_OK
-                : rp_fail(err, RP_ERR_FORMAT,
-                          "%s: key \"mlp_only_layers\" is not a list of whole numbers",
-                          config->path);
+    if (!good)
+        return rp_fail(err, RP_ERR_FORMAT,
+                       "%s: key \"mlp_only_layers\" is not a list of whole numbers", config->path);
+    /* It is searched for each layer. */
+    return json_array_size(d->dense_layers) <= (uint64_t)d->body.layers
+               ? RP_OK
+               : rp_fail(err, RP_ERR_LIMIT,
+                         "%s: key \"mlp_only_layers\" has %zu numbers, more than there are layers",
+                         config->path, json_array_size(d->dense_layers));
 }
 
 static rp_status read_experts(const struct rp_config *config, struct rp_decoder *d, rp_error *err)
@@ -236,6 +259,10 @@ static rp_status read_experts(const struct rp_config *config, struct rp_decoder 
     d->normalize = true;
     RP_TRY(rp_json_whole(&config->json, "num_experts", RP_JSON_OPTIONAL, 0, INT32_MAX,
                          &d->n_experts, err));
+    if (d->n_experts > RP_EXPERTS_MAX)
+        return rp_fail(err, RP_ERR_LIMIT,
+                       "%s: key \"num_experts\" is %" PRId64 ", more than %d are not run",
+                       config->path, d->n_experts, RP_EXPERTS_MAX);
     RP_TRY(rp_config_size(config, "num_experts_per_tok", RP_JSON_OPTIONAL, &d->n_used, err));
     RP_TRY(
         rp_config_size(config, "moe_intermediate_size", RP_JSON_OPTIONAL, &d->expert_inner, err));
@@ -270,20 +297,51 @@ static rp_status refuse_experts(const struct rp_config *config, struct rp_decode
 /* ---- rotary positions -------------------------------------------------------------------------
  */
 
-/* The part of a head that is turned: said beside the other keys, inside rope_parameters, or both.
- */
-static rp_status read_part(const struct rp_config *config, const json_t *parameters,
+/* The base where OLMo's hybrid says none. */
+#define USUAL_THETA 10000
+
+/* What describes them, in one of two spellings; NULL: nothing does. */
+struct rope_object {
+    const json_t *object;
+    const char *name;
+};
+
+static rp_status find_rope_object(const struct rp_config *config, struct rope_object *out,
+                                  rp_error *err)
+{
+    static const char *const names[] = {"rope_parameters", "rope_scaling"};
+    *out = (struct rope_object){0};
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *object = rp_json_get(&config->json, names[i]);
+        if (object && !json_is_object(object))
+            return rp_fail(err, RP_ERR_FORMAT, "%s: key \"%s\" is not an object", config->path,
+                           names[i]);
+        if (json_object_size(object) == 0)
+            continue;
+        if (out->object)
+            return rp_fail(err, RP_ERR_UNSUPPORTED,
+                           "%s: keys \"rope_scaling\" and \"rope_parameters\" are two spellings of "
+                           "one thing",
+                           config->path);
+        *out = (struct rope_object){object, names[i]};
+    }
+    return RP_OK;
+}
+
+/* The part of a head that is turned: said beside the other keys, inside the object, or both. */
+static rp_status read_part(const struct rp_config *config, const struct rope_object *rope,
                            const struct rp_decoder *d, double *part, rp_error *err)
 {
     static const char key[] = "partial_rotary_factor";
-    const struct rp_json inner = {.file = config->path, .object = (json_t *)(uintptr_t)parameters};
+    const struct rp_json inner = {.file = config->path,
+                                  .object = (json_t *)(uintptr_t)rope->object};
     double outside = -1, inside = -1;
     RP_TRY(rp_json_real(&config->json, key, RP_JSON_OPTIONAL, &outside, err));
-    if (parameters)
+    if (rope->object)
         RP_TRY(rp_json_real(&inner, key, RP_JSON_OPTIONAL, &inside, err));
     if (outside >= 0 && inside >= 0 && outside != inside)
-        return rp_fail(err, RP_ERR_FORMAT, "%s: key \"%s\" is not what rope_parameters says of it",
-                       config->path, key);
+        return rp_fail(err, RP_ERR_FORMAT, "%s: key \"%s\" is not what %s says of it", config->path,
+                       key, rope->name);
     *part = inside >= 0 ? inside : outside >= 0 ? outside : d->style->partial_rope ? 0.25 : 1;
     if (!(*part > 0 && *part <= 1))
         return rp_fail(err, RP_ERR_FORMAT, "%s: key \"%s\" is not above 0 and at most 1",
@@ -291,25 +349,36 @@ static rp_status read_part(const struct rp_config *config, const json_t *paramet
     return RP_OK;
 }
 
-/* The object of either spelling, without what this family reads itself.  Positions of pictures and
- * of time are those of the text where there is only text. */
-static rp_status read_description(const struct rp_config *config, const json_t *object,
-                                  const char *name, double theta, int64_t turned,
-                                  struct rp_decoder *d, rp_error *err)
+/* Numbers of a head that are turned.  As the reference, which truncates. */
+static int64_t turned_of(const struct rp_decoder *d, double part)
 {
+    const int64_t dim = d->body.head_dim;
+    return d->style->partial_rope ? (int64_t)((double)dim * part) : dim;
+}
+
+/* The object, with the part where the family leaves its meaning to the type and without what the
+ * family reads itself.  Positions of pictures and of time are those of the text where there is only
+ * text. */
+static rp_status read_description(const struct rp_config *config, const struct rope_object *rope,
+                                  double theta, double part, struct rp_decoder *d, rp_error *err)
+{
+    static const char key[] = "partial_rotary_factor";
     static const char *const texts_own[] = {"mrope_section", "mrope_interleaved"};
     char where[RP_ERROR_MESSAGE_BYTES];
-    json_t *copy = json_copy((json_t *)(uintptr_t)object);
-    if (!copy)
+    json_t *copy = json_copy((json_t *)(uintptr_t)rope->object);
+    if (!copy || json_object_set_new(copy, key, json_real(part)) != 0) {
+        json_decref(copy);
         return rp_fail(err, RP_ERR_NOMEM, "%s: no memory", config->path);
-    snprintf(where, sizeof where, "%s: %s", config->path, name);
+    }
+    snprintf(where, sizeof where, "%s: %s", config->path, rope->name);
     if (d->style->partial_rope) {
-        json_object_del(copy, "partial_rotary_factor");
+        json_object_del(copy, key);
         for (size_t i = 0; i < 2; i++)
             json_object_del(copy, texts_own[i]);
     }
     const struct rp_json json = {.file = where, .object = copy};
-    const rp_status s = rp_rope_read(&json, theta, d->body.positions, turned, &d->rope, err);
+    const rp_status s =
+        rp_rope_read(&json, theta, d->body.positions, turned_of(d, part), &d->rope, err);
     json_decref(copy);
     if (s == RP_OK && d->style->partial_rope && d->rope.type == RP_ROPE_PROPORTIONAL)
         return rp_fail(err, RP_ERR_UNSUPPORTED,
@@ -319,64 +388,47 @@ static rp_status read_description(const struct rp_config *config, const json_t *
     return s;
 }
 
-static rp_status read_rope_objects(const struct rp_config *config, const json_t *parameters,
-                                   const json_t *scaling, int64_t turned, struct rp_decoder *d,
-                                   rp_error *err)
+/* The base stands inside the object or beside it, where inside comes first.  Null is a word of its
+ * own in a family that may lack rotary positions; what is said beside it is checked all the same.
+ */
+static rp_status read_bases(const struct rp_config *config, const struct rope_object *rope,
+                            double part, struct rp_decoder *d, rp_error *err)
 {
-    double theta = 0;
-    RP_TRY(rp_rope_read_theta(&config->json, "rope_theta", RP_JSON_OPTIONAL, &theta, err));
-    if (json_object_size(scaling) > 0 && json_object_size(parameters) > 0)
-        return rp_fail(err, RP_ERR_UNSUPPORTED,
-                       "%s: keys \"rope_scaling\" and \"rope_parameters\" are two spellings of one "
-                       "thing",
-                       config->path);
-    d->has_rope = true;
-    if (json_object_size(parameters) > 0) {
-        const bool inside = json_is_number(json_object_get(parameters, "rope_theta"));
-        if (d->style->may_lack_rope && theta == 0 && !inside) {
-            d->has_rope = false;
-            return RP_OK;
-        }
-        RP_TRY(read_description(config, parameters, "rope_parameters", inside ? 0 : theta, turned,
-                                d, err));
-        return theta == 0 || d->rope.theta == theta
-                   ? RP_OK
-                   : rp_fail(err, RP_ERR_FORMAT,
-                             "%s: key \"rope_theta\" is not what rope_parameters says of it",
-                             config->path);
-    }
-    if (theta == 0 && d->style->may_lack_rope && json_object_size(scaling) == 0) {
-        d->has_rope = false;
-        return RP_OK;
-    }
-    if (theta == 0)
+    static const char key[] = "rope_theta";
+    const json_t *inside = json_object_get(rope->object, key);
+    const json_t *said = inside ? inside : json_object_get(config->json.object, key);
+    double outside = 0;
+    RP_TRY(rp_rope_read_theta(&config->json, key, RP_JSON_OPTIONAL, &outside, err));
+    double theta = outside;
+    if (theta == 0 && d->style->may_lack_rope)
+        theta = USUAL_THETA;
+    d->has_rope = !(d->style->may_lack_rope && json_is_null(said));
+    if (inside && !json_is_null(inside))
+        theta = 0; /* the object's */
+    else if (theta == 0 && !rope->object)
         return rp_fail(err, RP_ERR_MISSING,
                        "%s: key \"rope_theta\" is missing, and rope_parameters too", config->path);
-    if (json_object_size(scaling) > 0)
-        return read_description(config, scaling, "rope_scaling", theta, turned, d, err);
-    d->rope = rp_rope_plain(theta);
-    return RP_OK;
+    if (rope->object)
+        RP_TRY(read_description(config, rope, theta, part, d, err));
+    else
+        d->rope = rp_rope_plain(theta);
+    return outside == 0 || (d->has_rope && d->rope.theta == outside)
+               ? RP_OK
+               : rp_fail(err, RP_ERR_FORMAT, "%s: key \"%s\" is not what %s says of it",
+                         config->path, key, rope->name);
 }
 
 static rp_status read_rope(const struct rp_config *config, struct rp_decoder *d, rp_error *err)
 {
-    const json_t *parameters = rp_json_get(&config->json, "rope_parameters");
-    const json_t *scaling = rp_json_get(&config->json, "rope_scaling");
-    const int64_t dim = d->body.head_dim;
+    struct rope_object rope;
     double part = 1;
-    if ((parameters && !json_is_object(parameters)) || (scaling && !json_is_object(scaling)))
-        return rp_fail(err, RP_ERR_FORMAT, "%s: key \"%s\" is not an object", config->path,
-                       parameters && !json_is_object(parameters) ? "rope_parameters"
-                                                                 : "rope_scaling");
-    RP_TRY(read_part(config, parameters ? parameters : scaling, d, &part, err));
-    /* As the reference, which truncates. */
-    const int64_t turned = d->style->partial_rope ? (int64_t)((double)dim * part) : dim;
-    RP_TRY(read_rope_objects(config, parameters, scaling, turned, d, err));
-    if (!d->has_rope)
-        return RP_OK;
+    RP_TRY(find_rope_object(config, &rope, err));
+    RP_TRY(read_part(config, &rope, d, &part, err));
+    RP_TRY(read_bases(config, &rope, part, d, err));
     if (!d->style->partial_rope && d->rope.type != RP_ROPE_PROPORTIONAL && part != 1)
         return refuse(config, "partial_rotary_factor", "this family turns whole heads", err);
-    if (turned < 2 || turned % 2 != 0)
+    const int64_t turned = turned_of(d, part), dim = d->body.head_dim;
+    if (d->has_rope && (turned < 2 || turned % 2 != 0))
         return rp_fail(err, RP_ERR_FORMAT,
                        "%s: key \"head_dim\" is %" PRId64 ", of which %" PRId64
                        " are turned; rotary positions turn pairs",
@@ -411,6 +463,7 @@ rp_status rp_decoder_configure(const struct rp_config *config, const struct rp_d
 {
     struct rp_body *body = &d->body;
     d->style = style;
+    RP_TRY(rp_decoder_check_causal(config, err));
     RP_TRY(rp_body_sizes(config, body, err));
     if (body->intermediate > INT32_MAX / 2)
         return rp_fail(err, RP_ERR_LIMIT,

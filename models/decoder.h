@@ -43,15 +43,17 @@ enum rp_linear_packing {
 struct rp_decoder_style {
     bool sliding, linear; /* types of layers that there may be beside full ones */
     bool experts;
-    bool offset;       /* the factor of norms is 1 + w, but for the gated one */
-    bool output_gate;  /* q_proj makes [q, gate] of each head */
-    bool wide_qk_norm; /* q and k are normed over all heads at once */
-    bool post_norm;    /* of full layers */
-    bool last_full;    /* the last layer is full when there are too few for another */
-    bool partial_rope; /* there is a partial_rotary_factor, 0.25 if it is not said */
-    bool may_lack_rope;
-    bool twice_beta;  /* there is linear_allow_neg_eigval, true if it is not said */
-    int64_t head_dim; /* if it is not said; 0: hidden_size / num_attention_heads */
+    bool offset;        /* the factor of norms is 1 + w, but for the gated one */
+    bool output_gate;   /* q_proj makes [q, gate] of each head */
+    bool wide_qk_norm;  /* q and k are normed over all heads at once */
+    bool post_norm;     /* of full layers */
+    bool last_full;     /* every fourth layer is full whatever full_attention_interval says, and the
+                           last one when there are too few for another */
+    bool partial_rope;  /* there is a partial_rotary_factor, 0.25 if it is not said */
+    bool may_lack_rope; /* a rope_theta of null is none; one that is not said is 10000 */
+    bool twice_beta;    /* there is linear_allow_neg_eigval, true if it is not said */
+    int64_t head_dim;   /* if it is not said; 0: hidden_size / num_attention_heads */
+    int64_t kv_heads;   /* if it is not said; 0 (and where it is null): as attention */
     int64_t
         linear_heads; /* value heads if it is not said, half as many key heads; 0: as attention */
     float gated_eps;  /* of the gated norm; 0: as the others */
@@ -62,7 +64,7 @@ struct rp_decoder {
     struct rp_body body;
     const struct rp_decoder_style *style;
     int64_t kv_heads;
-    bool attention_bias, tied; /* tied: the table of ids is the language model's head too */
+    bool attention_bias, tied; /* tied: without lm_head.weight the table of ids is the head */
     const json_t *layer_types; /* the list of config.json; NULL: by full_every */
     int64_t full_every;        /* with linear layers: n - 1, 2n - 1, ... are full; 0: all are */
     int64_t first_sliding;     /* without a list: layers from here on slide; INT64_MAX: none */
@@ -88,6 +90,9 @@ extern const char *const rp_decoder_reads[];
 RP_CHECKED rp_status rp_decoder_configure(const struct rp_config *config,
                                           const struct rp_decoder_style *style,
                                           struct rp_decoder *d, rp_error *err);
+
+/* Refuses attention that looks both ways; also for what stands around a text_config. */
+RP_CHECKED rp_status rp_decoder_check_causal(const struct rp_config *config, rp_error *err);
 
 enum rp_decoder_layer rp_decoder_layer_type(const struct rp_decoder *d, int64_t layer);
 bool rp_decoder_is_sparse(const struct rp_decoder *d, int64_t layer);

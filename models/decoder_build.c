@@ -449,11 +449,12 @@ rp_value rp_decoder_build(struct rp_build *build, const struct rp_decoder *d)
 rp_value rp_decoder_logits(struct rp_build *build, const struct rp_decoder *d, rp_value last,
                            int64_t yes, int64_t no)
 {
-    const char *tensor = d->tied ? RP_DECODER_TENSOR : "lm_head.weight";
+    static const char head[] = "lm_head.weight";
+    /* As the reference: a head that is there counts, whatever config.json says. */
+    const char *tensor = d->tied && !rp_build_has(build, head) ? RP_DECODER_TENSOR : head;
     const uint64_t vocab = (uint64_t)d->body.vocab, hidden = (uint64_t)d->body.hidden;
     const rp_value x = rp_graph_pool(build->graph, "pool.last", last, RP_POOL_LAST);
-    const rp_weight w =
-        yes >= 0 ? rp_build_difference(build, "lm_head.weight", tensor, vocab, hidden, yes, no)
-                 : rp_build_matrix(build, "lm_head.weight", tensor, vocab, hidden);
+    const rp_weight w = yes >= 0 ? rp_build_difference(build, head, tensor, vocab, hidden, yes, no)
+                                 : rp_build_matrix(build, head, tensor, vocab, hidden);
     return rp_graph_gemm(build->graph, "lm_head", x, w, -1, RP_ACT_NONE, -1);
 }

@@ -82,6 +82,18 @@ static const struct rp_module *logit_score(const struct rp_folder *folder)
                : NULL;
 }
 
+/* What follows the transformer must be able to read what transformer_task makes of it. */
+static rp_status check_task(const struct rp_folder *folder, rp_error *err)
+{
+    const bool answers = logit_score(folder) != NULL;
+    if (folder->n_modules == 0 || folder->task == RP_FOLDER_UNSAID ||
+        folder->task == (answers ? RP_FOLDER_GENERATES : RP_FOLDER_EMBEDS))
+        return RP_OK;
+    return rp_fail(err, RP_ERR_UNSUPPORTED,
+                   "%s: transformer_task is not %s, which the modules after it ask for",
+                   folder->transformer, answers ? "text-generation" : "feature-extraction");
+}
+
 /* A classifier or a language model, unless the folder pools its rows into a vector. */
 static rp_status choose_task(struct load *l, rp_error *err)
 {
@@ -89,13 +101,14 @@ static rp_status choose_task(struct load *l, rp_error *err)
     const char *name = l->config.architecture;
     const bool generates = logit_score(folder) || folder->task == RP_FOLDER_GENERATES;
     const bool unsaid = folder->n_modules == 0 && folder->task == RP_FOLDER_UNSAID;
+    RP_TRY(check_task(folder, err));
     l->model->info.task = RP_TASK_EMBED;
     if (generates && !l->family->kind->predict)
         return rp_fail(err, RP_ERR_UNSUPPORTED,
                        "%s: the folder reads the answer of a language model, which a %s is not",
                        l->config.path, l->family->model_type);
     l->predicts = logit_score(folder) || (folder->n_modules == 0 && generates) ||
-                  (unsaid && l->family->kind->predict &&
+                  (unsaid && !folder->has_modules && l->family->kind->predict &&
                    (ends_with(name, "ForCausalLM") || ends_with(name, "ForConditionalGeneration")));
     if (l->predicts || (folder->n_modules == 0 && folder->task == RP_FOLDER_CLASSIFIES) ||
         (unsaid && ends_with(name, "ForSequenceClassification")))

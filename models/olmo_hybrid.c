@@ -1,5 +1,5 @@
 /* OLMo hybrid: gated delta nets with the norms before them, and full attention with the norms
- * behind it, q and k normed as wholes, and rotary positions only where config.json gives a base. */
+ * behind it, q and k normed as wholes, and rotary positions unless rope_theta is null. */
 #include "models/family.h"
 
 static const struct rp_decoder_style style = {.linear = true,

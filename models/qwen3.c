@@ -1,7 +1,7 @@
 /* Qwen3: full attention, or in its last layers a window; norms' weights as they are. */
 #include "models/family.h"
 
-static const struct rp_decoder_style style = {.sliding = true, .head_dim = 128};
+static const struct rp_decoder_style style = {.sliding = true, .head_dim = 128, .kv_heads = 32};
 
 static rp_status configure(const struct rp_config *config, union rp_any_body *any, rp_error *err)
 {

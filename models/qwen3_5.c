@@ -14,6 +14,7 @@ static const struct rp_decoder_style style = {.linear = true,
                                               .output_gate = true,
                                               .partial_rope = true,
                                               .head_dim = 256,
+                                              .kv_heads = 4,
                                               .linear_heads = 32,
                                               .packing = RP_LINEAR_SPLIT};
 
@@ -58,6 +59,7 @@ static rp_status configure_text(const struct rp_config *config, union rp_any_bod
     if (strcmp(type, text_type) != 0)
         return rp_fail(err, RP_ERR_UNSUPPORTED, "%s: key \"model_type\" is \"%s\", not \"%s\"",
                        text.path, rp_show(type, shown), text_type);
+    RP_TRY(rp_decoder_check_causal(config, err));
     RP_TRY(rp_config_refuse(&text, rp_decoder_reads, err));
     RP_TRY(configure(&text, any, err));
     return read_tied(config, &text, &any->decoder, err);

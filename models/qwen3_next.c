@@ -8,6 +8,7 @@ static const struct rp_decoder_style style = {.linear = true,
                                               .output_gate = true,
                                               .partial_rope = true,
                                               .head_dim = 256,
+                                              .kv_heads = 2,
                                               .linear_heads = 32,
                                               .packing = RP_LINEAR_FUSED};
 

@@ -733,7 +733,7 @@ static void add_rope_keys(const struct maker_model *m, json_t *c)
     const bool partial = !is(m, "qwen3") && !is(m, "olmo_hybrid");
     json_t *to = c;
     if (d->theta == 0) {
-        json_object_set_new(c, "rope_parameters", json_null());
+        json_object_set_new(c, "rope_parameters", json_pack("{s:n}", "rope_theta"));
         return;
     }
     if (d->parameters) {

@@ -450,6 +450,39 @@ static void test_answers(void **state)
     remove(maker_path(&dir, "tokenizer.json"));
 }
 
+/* config.json says that the head is the table of ids, but there is a head. */
+static void test_tied_with_head(void **state)
+{
+    (void)state;
+    struct maker_model m = maker_model_default("qwen3");
+    float due[50], found[50];
+    m.decoder.predicts = true;
+    maker_model_fill(&m);
+    load_logits(&m, 50, due);
+    m.decoder.tied = true; /* of what is written of config.json; the tensors are made */
+    load_logits(&m, 50, found);
+    assert_memory_equal(found, due, sizeof due);
+    maker_model_free(&m);
+}
+
+/* What the modules after the transformer make of what it is said to do. */
+static void expect_task(const char *task, rp_status due)
+{
+    char text[80];
+    rp_model *model = NULL;
+    rp_error err = {0};
+    snprintf(text, sizeof text, "{\"transformer_task\":\"%s\"}", task);
+    maker_write_text(&dir, "sentence_bert_config.json", text);
+    maker_write_text(&dir, "1_LogitScore/config.json", "{\"true_token_id\":7}");
+    const rp_status s = rp_model_load(dir.path, NULL, &model, &err);
+    if (s != due)
+        print_error("%s: %s\n", task, err.message);
+    assert_int_equal(s, due);
+    if (s != RP_OK)
+        assert_says(err.message, "transformer_task");
+    rp_model_destroy(model);
+}
+
 /* Answers that LogitScore names; one of them alone. */
 static void test_logit_score(void **state)
 {
@@ -459,6 +492,14 @@ static void test_logit_score(void **state)
         "Transformer\"},"
         "{\"idx\":1,\"name\":\"1\",\"path\":\"1_LogitScore\",\"type\":"
         "\"sentence_transformers.cross_encoder.modules.logit_score.LogitScore\"}]";
+    static const char only_transformer[] =
+        "[{\"idx\":0,\"name\":\"0\",\"path\":\"\",\"type\":\"sentence_transformers.models."
+        "Transformer\"}]";
+    static const char pooling[] =
+        "[{\"idx\":0,\"name\":\"0\",\"path\":\"\",\"type\":\"sentence_transformers.models."
+        "Transformer\"},"
+        "{\"idx\":1,\"name\":\"1\",\"path\":\"1_Pooling\",\"type\":"
+        "\"sentence_transformers.models.Pooling\"}]";
     static const struct {
         const char *config;
         int plus, minus; /* plus -1: refused */
@@ -498,11 +539,27 @@ static void test_logit_score(void **state)
                                  (cases[i].minus < 0 ? 0 : all[cases[i].minus]))) < 1e-5f);
         rp_model_destroy(model);
     }
+    expect_task("text-generation", RP_OK);
+    expect_task("feature-extraction", RP_ERR_UNSUPPORTED);
+    expect_task("sequence-classification", RP_ERR_UNSUPPORTED);
+    maker_mkdir(&dir, "1_Pooling");
+    maker_write_text(&dir, "1_Pooling/config.json",
+                     "{\"word_embedding_dimension\":16,\"pooling_mode_lasttoken\":true}");
+    maker_write_text(&dir, "modules.json", pooling);
+    expect_task("text-generation", RP_ERR_UNSUPPORTED);
+    expect_task("feature-extraction", RP_OK);
+    remove(maker_path(&dir, "sentence_bert_config.json"));
+    /* A folder with modules says what it is by them: without a LogitScore, no language model. */
+    rp_model *model;
+    rp_error err;
+    maker_write_text(&dir, "modules.json", only_transformer);
+    assert_int_equal(rp_model_load(dir.path, NULL, &model, &err), RP_OK);
+    assert_int_equal(run_info(model).task, RP_TASK_EMBED);
+    rp_model_destroy(model);
+    maker_write_text(&dir, "modules.json", modules);
     maker_model_free(&m);
     /* An encoder has no vocabulary to answer with. */
     struct maker_model bert = maker_model_default("bert");
-    rp_model *model;
-    rp_error err = {0};
     maker_write_text(&dir, "1_LogitScore/config.json", cases[0].config);
     maker_model_fill(&bert);
     maker_model_write(&bert, &dir, &(struct maker_write_options){0});
@@ -600,12 +657,32 @@ static const struct {
      "\"mtp_num_hidden_layers\":1,\"mtp_use_dedicated_embeddings\":false}",
      RP_OK, NULL},
     {"olmo_hybrid", "", "{\"rope_parameters\":{\"rope_theta\":null}}", RP_OK, NULL},
+    {"olmo_hybrid", "", "{\"rope_parameters\":null,\"rope_theta\":null}", RP_OK, NULL},
+    {"olmo_hybrid", "", "{\"rope_theta\":null}", RP_OK, NULL}, /* the object's counts */
+    {"olmo_hybrid", "", "{\"rope_parameters\":{\"rope_theta\":null,\"rope_type\":\"dynamic\"}}",
+     RP_ERR_UNSUPPORTED, "dynamic"},
+    {"olmo_hybrid", "", "{\"rope_parameters\":{\"rope_theta\":null,\"surprise\":1}}",
+     RP_ERR_UNSUPPORTED, "surprise"},
+    {"olmo_hybrid", "", "{\"rope_parameters\":{\"rope_theta\":null},\"rope_theta\":5}",
+     RP_ERR_FORMAT, "rope_theta"},
+    {"olmo_hybrid", "", "{\"rope_parameters\":{\"rope_theta\":\"5\"}}", RP_ERR_FORMAT,
+     "rope_theta"},
     {"olmo_hybrid", "layer_types", "{}", RP_OK, NULL},
     {"qwen3", "rope_parameters", "{}", RP_ERR_MISSING, "rope_theta"},
     {"qwen3", "", "{\"rope_theta\":5}", RP_ERR_FORMAT, "rope_theta"},
     {"qwen3", "", "{\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", RP_ERR_UNSUPPORTED,
      "rope_scaling"},
     {"qwen3", "", "{\"partial_rotary_factor\":0.5}", RP_ERR_UNSUPPORTED, "partial_rotary_factor"},
+    {"qwen3", "",
+     "{\"rope_parameters\":{},\"rope_theta\":5,\"rope_scaling\":{\"type\":\"default\","
+     "\"partial_rotary_factor\":0.5}}",
+     RP_ERR_UNSUPPORTED, "partial_rotary_factor"},
+    {"qwen3", "", "{\"is_causal\":true,\"use_bidirectional_attention\":false}", RP_OK, NULL},
+    {"qwen3", "", "{\"is_causal\":false}", RP_ERR_UNSUPPORTED, "is_causal"},
+    {"qwen3_next", "", "{\"use_bidirectional_attention\":true}", RP_ERR_UNSUPPORTED,
+     "use_bidirectional_attention"},
+    {"bert", "", "{\"is_causal\":true}", RP_ERR_UNSUPPORTED, "is_causal"},
+    {"bert", "", "{\"is_causal\":false,\"use_bidirectional_attention\":true}", RP_OK, NULL},
     {"qwen3_next", "", "{\"partial_rotary_factor\":0.25}", RP_ERR_FORMAT, "partial_rotary_factor"},
     {"qwen3_next", "", "{\"rope_parameters\":{\"rope_theta\":1e4,\"partial_rotary_factor\":0.1}}",
      RP_ERR_FORMAT, "head_dim"},
@@ -616,9 +693,13 @@ static const struct {
     {"qwen3", "", "{\"num_key_value_heads\":3}", RP_ERR_FORMAT, "num_key_value_heads"},
     {"qwen3", "", "{\"head_dim\":7}", RP_ERR_FORMAT, "head_dim"},
     {"qwen3", "", "{\"num_attention_heads\":2147483647}", RP_ERR_LIMIT, "num_attention_heads"},
-    {"qwen3", "num_key_value_heads", "{\"num_attention_heads\":2147483647}", RP_ERR_LIMIT,
+    {"qwen3", "", "{\"num_key_value_heads\":null,\"num_attention_heads\":2147483647}", RP_ERR_LIMIT,
      "num_attention_heads"},
-    {"qwen3", "head_dim", "{}", RP_ERR_SHAPE, "[512, 16]"}, /* 128 each */
+    {"qwen3", "num_key_value_heads", "{}", RP_ERR_FORMAT, "num_key_value_heads"}, /* 32 */
+    {"qwen3_next", "num_key_value_heads", "{}", RP_OK, NULL},                     /* 2 */
+    {"qwen3_5_text", "num_key_value_heads", "{}", RP_ERR_SHAPE, "k_proj"},        /* 4 */
+    {"olmo_hybrid", "num_key_value_heads", "{}", RP_ERR_SHAPE, "k_proj"},         /* as heads */
+    {"qwen3", "head_dim", "{}", RP_ERR_SHAPE, "[512, 16]"},                       /* 128 each */
     {"qwen3", "", "{\"intermediate_size\":2147483647}", RP_ERR_LIMIT, "intermediate_size"},
     {"qwen3", "", "{\"num_hidden_layers\":2147483647,\"layer_types\":null}", RP_ERR_SHAPE,
      "layers"},
@@ -650,7 +731,9 @@ static const struct {
     {"qwen3_next", "", "{\"linear_key_head_dim\":2147483647}", RP_ERR_LIMIT,
      "linear_num_value_heads"},
     {"qwen3_next", "", "{\"num_experts_per_tok\":6}", RP_ERR_FORMAT, "num_experts_per_tok"},
-    {"qwen3_next", "", "{\"num_experts\":2147483647}", RP_ERR_SHAPE, "mlp.gate.weight"},
+    {"qwen3_next", "", "{\"num_experts\":4096}", RP_ERR_SHAPE, "mlp.gate.weight"},
+    {"qwen3_next", "", "{\"num_experts\":4097}", RP_ERR_LIMIT, "num_experts"},
+    {"qwen3_next", "", "{\"mlp_only_layers\":[0,0,0,0]}", RP_ERR_LIMIT, "mlp_only_layers"},
     {"qwen3_next", "", "{\"mlp_only_layers\":[true]}", RP_ERR_FORMAT, "mlp_only_layers"},
     {"qwen3_next", "", "{\"mlp_only_layers\":[0]}", RP_ERR_MISSING,
      "layers.0.mlp.gate_proj.weight"},
@@ -702,6 +785,64 @@ static void test_configs(void **state)
     }
 }
 
+/* Which of the same words are one model, and which are another: logits to the bit. */
+static void test_rotary_words(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *family, *drop, *one, *other;
+        bool same;
+    } cases[] = {
+        /* OLMo's base is 10000 unless it is null. */
+        {"olmo_hybrid", "rope_parameters", "{\"rope_theta\":10000}", "{\"rope_parameters\":null}",
+         true},
+        {"olmo_hybrid", "rope_parameters", "{\"rope_theta\":10000}",
+         "{\"rope_parameters\":{\"rope_type\":\"default\"}}", true},
+        {"olmo_hybrid", "rope_parameters", "{\"rope_theta\":10000}", "{\"rope_theta\":null}",
+         false},
+        {"olmo_hybrid", "rope_parameters", "{\"rope_theta\":null}",
+         "{\"rope_parameters\":{\"rope_theta\":null}}", true},
+        {"olmo_hybrid", "layer_types", "{\"full_attention_interval\":2}", "{}", true},
+        /* The part stands beside the object or in it. */
+        {"qwen3", "rope_parameters",
+         "{\"rope_parameters\":{\"rope_theta\":5,\"rope_type\":\"proportional\","
+         "\"partial_rotary_factor\":0.5}}",
+         "{\"rope_parameters\":{\"rope_theta\":5,\"rope_type\":\"proportional\"},"
+         "\"partial_rotary_factor\":0.5}",
+         true},
+        {"qwen3", "rope_parameters",
+         "{\"rope_parameters\":{\"rope_theta\":5,\"rope_type\":\"proportional\"}}",
+         "{\"rope_parameters\":{\"rope_theta\":5,\"rope_type\":\"proportional\"},"
+         "\"partial_rotary_factor\":0.5}",
+         false},
+        /* An empty object says nothing. */
+        {"qwen3_next", "rope_parameters", "{\"rope_theta\":5,\"partial_rotary_factor\":0.5}",
+         "{\"rope_theta\":5,\"rope_parameters\":{},\"rope_scaling\":{\"type\":\"default\","
+         "\"partial_rotary_factor\":0.5}}",
+         true},
+        {"qwen3_next", "rope_parameters", "{\"rope_theta\":5,\"partial_rotary_factor\":0.25}",
+         "{\"rope_theta\":5,\"rope_parameters\":{},\"rope_scaling\":{\"type\":\"default\","
+         "\"partial_rotary_factor\":0.5}}",
+         false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct maker_model m = maker_model_default(cases[i].family);
+        float logits[2][2];
+        m.labels = 2;
+        maker_model_fill(&m);
+        maker_model_write(&m, &dir, &(struct maker_write_options){.prefix = true});
+        for (int k = 0; k < 2; k++) {
+            write_config(&m, cases[i].drop, k == 0 ? cases[i].one : cases[i].other);
+            rp_model *model = run_load(dir.path, 0);
+            logits_of(model, 2, logits[k]);
+            rp_model_destroy(model);
+        }
+        if ((memcmp(logits[0], logits[1], sizeof logits[0]) == 0) != cases[i].same)
+            fail_msg("%s: %s and %s", cases[i].family, cases[i].one, cases[i].other);
+        maker_model_free(&m);
+    }
+}
+
 /* Inside text_config the same rules hold, and keys there that nobody knows are told too. */
 static void test_text_config(void **state)
 {
@@ -714,6 +855,8 @@ static void test_text_config(void **state)
         {"hidden_act", "\"gelu\"", "{}", RP_ERR_UNSUPPORTED, "text_config: key \"hidden_act\""},
         {"model_type", "\"qwen3_5_moe_text\"", "{}", RP_ERR_UNSUPPORTED, "qwen3_5_moe_text"},
         {"auto_map", "{\"a\":\"b\"}", "{}", RP_ERR_UNSUPPORTED, "text_config: key \"auto_map\""},
+        {"is_causal", "false", "{}", RP_ERR_UNSUPPORTED, "text_config: key \"is_causal\""},
+        {"dtype", "\"bfloat16\"", "{\"is_causal\":false}", RP_ERR_UNSUPPORTED, "is_causal"},
         {"surprise", "1", "{}", RP_OK,
          "text_config: keys that are not known and were ignored: surprise"},
         {"tie_word_embeddings", "true", "{\"tie_word_embeddings\":false}", RP_ERR_FORMAT,
@@ -826,10 +969,12 @@ int main(void)
         cmocka_unit_test(test_packings),
         cmocka_unit_test(test_experts),
         cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_tied_with_head),
         cmocka_unit_test(test_logit_score),
         cmocka_unit_test(test_refused_vocabularies),
         cmocka_unit_test(test_missing_tensors),
         cmocka_unit_test(test_configs),
+        cmocka_unit_test(test_rotary_words),
         cmocka_unit_test(test_text_config),
         cmocka_unit_test(test_short_beside_long),
         cmocka_unit_test(test_int8),

@@ -2,14 +2,16 @@
  *
  * A folder holds config.json and model.safetensors (or shards with their index); a
  * sentence-transformers folder also modules.json and what it lists.  Files are untrusted: every
- * size is checked, every config key is used, known to be harmless, or refused by name; every tensor
- * is used or listed (rp_model_note). Nothing is ever downloaded.  Files are read, not mapped, so a
- * file that is cut or changed later cannot hurt a loaded model.
+ * size is checked; every config key is used, known to be harmless, refused by name, or, when nobody
+ * knows it, ignored and listed (rp_model_note); every tensor is used or listed. Nothing is ever
+ * downloaded.  Files are read, not mapped, so a file that is cut or changed later cannot hurt a
+ * loaded model.
  *
  * Outputs of a model's graph:
  *
  *     "embedding"  embedders: sequences x dimension, pooled, after Dense and Normalize modules
- *     "logits"     classifiers and cross-encoders: sequences x labels
+ *     "logits"     classifiers and cross-encoders: sequences x labels.  Language models: sequences
+ *                  x 1 (the answer yes less no); without a tokenizer.json x the vocabulary
  *     "scores"     the logits through the model's own activation
  *     "last"       with RP_MODEL_ALL_OUTPUTS: tokens x hidden
  *     "pooler"     with RP_MODEL_ALL_OUTPUTS, where there is one: sequences x hidden
@@ -62,8 +64,9 @@ typedef struct rp_model_options {
     size_t struct_size;     /* sizeof(rp_model_options) */
     unsigned flags;         /* RP_MODEL_... ; default 0 */
     rp_pool *pool;          /* converts weights in parallel; borrowed for the call; may be NULL */
-    rp_precision precision; /* of products of token rows; default RP_PRECISION_FP32.  INT8 runs the
-                               model once on random ids, unless there are smoothing factors */
+    rp_precision precision; /* of products of token rows, but for those of experts, which stay FP32;
+                               default RP_PRECISION_FP32.  INT8 runs the model once on random ids,
+                               unless there are smoothing factors */
     const char *keep_fp32;  /* INT8: see rp_quantize_options.keep */
     const char *smoothing;  /* INT8: a file of smoothing factors that `rankplan quantize` wrote;
                                NULL: rankplan-int8.json of the folder, if there is one */
@@ -142,10 +145,12 @@ typedef struct rp_pair_prompt {
     const char *instruction; /* the model's own; a request may have another */
 } rp_pair_prompt;
 
-/* The prompt of the model's pairs; *out is NULL where there is none, and the tokenizer's own
- * template joins them.  It belongs to the model.  Any thread; does not allocate.
- * RP_ERR_UNSUPPORTED: the model needs a prompt, and its folder's chat template is not one that is
- * known.  Such a model runs ids, but ranks no texts. */
+/* The prompt of the model's pairs: Qwen3-Reranker's where the folder's chat template is that one,
+ * whatever the model, and where a Qwen language model's folder says nothing better.  *out is NULL
+ * where there is none, and the tokenizer's own template joins them.  It belongs to the model.  Any
+ * thread; does not allocate.  RP_ERR_UNSUPPORTED: the model answers as a language model, and
+ * neither its chat template nor its family has a prompt that is known.  Such a model runs ids, but
+ * ranks no texts. */
 RP_API RP_CHECKED rp_status rp_model_pair_prompt(const rp_model *model, const rp_pair_prompt **out,
                                                  rp_error *err);
 

@@ -22,7 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* No page of the systems that we know is larger. */
+/* Blocks begin at multiples of this: whole pages where a page has 4 or 16 KiB. */
 #define RP_BLOCK_ALIGN ((size_t)16384)
 
 struct rp_blocks {

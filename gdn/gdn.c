@@ -2,6 +2,9 @@
 #include "gdn/internal.h"
 #include "pool/memory.h"
 
+#include <float.h>
+#include <math.h>
+
 #define PANELS_OF_TOKENS ((RP_GDN_CHUNK + 15) / 16)
 /* The panels of columns of the widest tile. */
 #define GROUP_MAX 2
@@ -14,9 +17,9 @@ static bool place(size_t lines, size_t *offset, size_t *total)
     return rp_mul_ok(lines, 16, &floats) && rp_add_ok(*total, floats, total);
 }
 
-bool rp_gdn_lay_out(const struct rp_gdn_args *shape, struct rp_gdn_layout *out)
+bool rp_gdn_lay_out(const struct rp_gdn_args *shape, struct rp_gdn_scratch_layout *out)
 {
-    struct rp_gdn_layout at = {0};
+    struct rp_gdn_scratch_layout at = {0};
     const size_t dim = shape->key_dim, heads = shape->n_key_heads;
     if (!dim || !shape->value_dim || !heads || !shape->n_value_heads ||
         shape->n_value_heads % heads)
@@ -42,9 +45,19 @@ bool rp_gdn_lay_out(const struct rp_gdn_args *shape, struct rp_gdn_layout *out)
     return true;
 }
 
+bool rp_gdn_eps_fits(const rp_gdn *g)
+{
+    if (g->norm == RP_GDN_NORM_NONE)
+        return true;
+    if (!(g->eps >= FLT_MIN) || isinf(g->eps))
+        return false;
+    const float n = g->norm == RP_GDN_NORM_ROOT ? sqrtf(g->eps) : g->eps;
+    return isfinite(fmaxf(g->scale, 1.0f) / n);
+}
+
 bool rp_gdn_scratch_bytes(const struct rp_gdn_args *shape, size_t *out)
 {
-    struct rp_gdn_layout at;
+    struct rp_gdn_scratch_layout at;
     size_t bytes;
     if (!rp_gdn_lay_out(shape, &at) || !rp_mul_ok(at.total, sizeof(float), &bytes))
         return false;

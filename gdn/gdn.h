@@ -11,16 +11,20 @@
  *               n(x) = 1, sqrt(sum16(x x) + eps) or max(sqrt(sum16(x x)), eps), as norm says
  *     a_t     = exp(g_t), or g_t itself
  *     R[t][u] = R[t-1][u] * a_t,  R[t][t] = 1;  A_t = A_{t-1} * a_t,  A_{-1} = 1
- *     G[t][u] = chain over i of fma(k_t[i], k_u[i]),   H[t][u] = chain over i of fma(q_t[i],
- * k_u[i]) P[t][j] = chain over i of fma(k_t[i], S[i][j]),  O[t][j] = chain over i of fma(q_t[i],
- * S[i][j]) x = A_t * P[t][j],  x = fma(R[t][u] * G[t][u], d_u[j], x) for u ascending below t d_t[j]
- * = beta_t * (v_t[j] - x) y = A_t * O[t][j],  y = fma(R[t][u] * H[t][u], d_u[j], y) for u ascending
- * up to t out_t[j] = y S[i][j] becomes A_last * S[i][j], then fma(R[last][t] * k_t[i], d_t[j]) for
- * t ascending
+ *     G[t][u] = chain over i of fma(k_t[i], k_u[i]),   H[t][u] = the same of q_t and k_u
+ *     P[t][j] = chain over i of fma(k_t[i], S[i][j]),  O[t][j] = the same of q_t and S
+ *     x       = A_t * P[t][j],  x = fma(R[t][u] * G[t][u], d_u[j], x) for u ascending below t
+ *     d_t[j]  = beta_t * (v_t[j] - x)
+ *     y       = A_t * O[t][j],  y = fma(R[t][u] * H[t][u], d_u[j], y) for u ascending up to t
+ *     out_t[j] = y
+ *     S[i][j] becomes A_last * S[i][j], then fma(R[last][t] * k_t[i], d_t[j]) for t ascending
  *
  * Ratios of decays are products and never quotients: a strong decay goes to 0, not to a NaN.  A row
  * reads nothing of the rows behind it, so a chunk that is not full yet gives its rows the bits that
  * they have in a full one.  Where chunks begin is part of the contract, and so is their length.
+ *
+ * A head whose squares sum past FLT_MAX is normed to zeros: its factor is 1 / inf, as it is in
+ * single precision elsewhere.
  *
  * What is not finite in a row shows in its own output and in those of the rows behind it.
  */
@@ -90,6 +94,11 @@ const struct rp_gdn_kernel *const *rp_gdn_all(size_t *n);
  * dims and numbers of heads of `shape` count, nothing else of it is looked at.  False when a number
  * is 0, heads do not divide, or the size does not fit 64 bits.  Covers every ISA. */
 bool rp_gdn_scratch_bytes(const struct rp_gdn_args *shape, size_t *out);
+
+/* Whether a head of zeros is normed to zeros, and not to 0 * inf = NaN: eps finite and not
+ * denormal (denormals may be read as 0), and so large that the factors 1 / n and scale / n of such
+ * a head are finite.  True without a norm. */
+bool rp_gdn_eps_fits(const rp_gdn *options);
 
 /* The value head that is number r of a key head's. */
 static inline size_t rp_gdn_value_head(const struct rp_gdn_args *args, size_t key_head, size_t r)

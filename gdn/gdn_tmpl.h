@@ -369,7 +369,7 @@ struct head {
 
 struct call {
     const struct rp_gdn_args *args;
-    struct rp_gdn_layout at;
+    struct rp_gdn_scratch_layout at;
     float *base; /* of the scratch */
     size_t key_head;
     size_t n; /* rows of the chunk */

@@ -33,7 +33,7 @@ extern const struct rp_gdn_kernel rp_gdn_neon;
  *     all along, for each value head:
  *       state           a panel of columns each: [key_dim][16]
  */
-struct rp_gdn_layout {
+struct rp_gdn_scratch_layout {
     size_t k_rows, q_rows, keys, queries, kk, qk, ratio, weights_k, weights_q, updates, deltas,
         state;
     size_t total;
@@ -42,6 +42,6 @@ struct rp_gdn_layout {
 };
 
 /* False when a number is 0, heads do not divide, or a size does not fit in size_t. */
-bool rp_gdn_lay_out(const struct rp_gdn_args *shape, struct rp_gdn_layout *out);
+bool rp_gdn_lay_out(const struct rp_gdn_args *shape, struct rp_gdn_scratch_layout *out);
 
 #endif

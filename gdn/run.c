@@ -37,7 +37,8 @@ struct run {
     size_t n_rows, n_seqs; /* sequences that have rows */
     size_t n_parts, part_columns;
     struct rp_counter checks, tasks;
-    atomic_bool bad_input, bad_state, bad_out;
+    atomic_bool bad_input, bad_out;
+    atomic_size_t bad_state; /* the first sequence whose state is none; SIZE_MAX: none is */
 };
 
 void rp_gdn_batch_init(rp_gdn_batch *batch)
@@ -81,6 +82,8 @@ static rp_status check_batch(struct run *run, rp_error *err)
 {
     rp_gdn_states *s = run->states;
     const rp_gdn_batch *b = run->batch;
+    if (!b)
+        return rp_fail(err, RP_ERR_INVALID, "batch is NULL");
     if (b->struct_size != sizeof *b)
         return rp_fail(err, RP_ERR_INVALID, "rp_gdn_batch has struct_size %zu, expected %zu",
                        b->struct_size, sizeof *b);
@@ -282,6 +285,14 @@ static void run_rows(struct task *t)
     }
 }
 
+static void lower_to(atomic_size_t *least, size_t x)
+{
+    size_t now = atomic_load_explicit(least, memory_order_relaxed);
+    while (x < now && !atomic_compare_exchange_weak_explicit(least, &now, x, memory_order_relaxed,
+                                                             memory_order_relaxed))
+        ;
+}
+
 static void run_task(struct run *run, size_t number, unsigned char *scratch)
 {
     const rp_gdn_states *s = run->states;
@@ -307,7 +318,7 @@ static void run_task(struct run *run, size_t number, unsigned char *scratch)
     run_rows(&t);
     each_span(&t, store_span);
     if (t.bad_state)
-        atomic_store_explicit(&run->bad_state, true, memory_order_relaxed);
+        lower_to(&run->bad_state, unit / s->n_key_heads);
     if (t.bad_out)
         atomic_store_explicit(&run->bad_out, true, memory_order_relaxed);
 }
@@ -356,16 +367,17 @@ static rp_status verdict(const struct run *run, rp_error *err)
         status = fail_by(run, run->inputs, N_INPUTS, err);
     else if (run->bad_out)
         status = fail_by(run, &out, 1, err);
-    else if (run->bad_state)
-        status =
-            rp_fail(err, RP_ERR_NONFINITE, "a state has grown past the largest number of its type");
+    else if (run->bad_state != SIZE_MAX)
+        status = rp_fail(err, RP_ERR_NONFINITE,
+                         "the state of slot %zu has grown past the largest number of its type",
+                         run->states->seqs[run->bad_state].slot);
     rp_fpenv_leave(callers);
     return status;
 }
 
 rp_status rp_gdn_run(rp_gdn_states *states, const rp_gdn_batch *batch, rp_error *err)
 {
-    struct run run = {.states = states, .batch = batch};
+    struct run run = {.states = states, .batch = batch, .bad_state = SIZE_MAX};
     RP_TRY(check_batch(&run, err));
     if (run.n_rows == 0)
         return RP_OK;

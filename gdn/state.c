@@ -30,19 +30,21 @@ void rp_gdn_states_options_init(rp_gdn_states_options *options)
 static rp_status check_rule(const rp_gdn *g, rp_error *err)
 {
     if (g->n_key_heads < 1 || g->n_value_heads < 1 || g->n_value_heads % g->n_key_heads)
-        return rp_fail(err, RP_ERR_SHAPE, "%d value heads cannot be shared evenly by %d key heads",
-                       g->n_value_heads, g->n_key_heads);
+        return rp_fail(err, RP_ERR_INVALID,
+                       "%d value heads cannot be shared evenly by %d key heads", g->n_value_heads,
+                       g->n_key_heads);
     if (g->key_dim < 1 || g->value_dim < 1)
-        return rp_fail(err, RP_ERR_SHAPE, "key_dim is %d and value_dim %d, at least 1 each",
+        return rp_fail(err, RP_ERR_INVALID, "key_dim is %d and value_dim %d, at least 1 each",
                        g->key_dim, g->value_dim);
     if (g->map != RP_GDN_GROUPED && g->map != RP_GDN_TILED)
         return rp_fail(err, RP_ERR_INVALID, "map is %d, which is none", (int)g->map);
     if (g->norm != RP_GDN_NORM_NONE && g->norm != RP_GDN_NORM_ROOT && g->norm != RP_GDN_NORM_MAX)
         return rp_fail(err, RP_ERR_INVALID, "norm is %d, which is none", (int)g->norm);
-    if (g->norm != RP_GDN_NORM_NONE && !(g->eps > 0 && g->eps < INFINITY))
-        return rp_fail(err, RP_ERR_INVALID, "a norm needs an eps above 0, not %g", (double)g->eps);
-    if (!isfinite(g->scale))
-        return rp_fail(err, RP_ERR_INVALID, "scale is %g", (double)g->scale);
+    if (!(g->scale >= 0) || isinf(g->scale))
+        return rp_fail(err, RP_ERR_INVALID, "scale must be finite and not negative");
+    if (!rp_gdn_eps_fits(g))
+        return rp_fail(err, RP_ERR_INVALID,
+                       "a norm needs a finite eps, not denormal and not too small for the scale");
     return RP_OK;
 }
 
@@ -58,8 +60,9 @@ static rp_status check_options(const rp_gdn_states_options *o, rp_error *err)
                        MAX_SLOTS);
     if (o->dtype != RP_DTYPE_F32 && o->dtype != RP_DTYPE_F16 && o->dtype != RP_DTYPE_BF16)
         return rp_fail(err, RP_ERR_INVALID, "dtype is %d, which is none", (int)o->dtype);
-    if (o->conv_channels && (o->conv_kernel < 1 || o->conv_kernel > 8))
-        return rp_fail(err, RP_ERR_INVALID, "conv_kernel is %zu, expected 1 to 8", o->conv_kernel);
+    if (o->conv_channels && (o->conv_kernel < 1 || o->conv_kernel > RP_CONV_MAX_KERNEL))
+        return rp_fail(err, RP_ERR_INVALID, "conv_kernel is %zu, expected 1 to %d", o->conv_kernel,
+                       RP_CONV_MAX_KERNEL);
     return RP_OK;
 }
 
@@ -69,6 +72,18 @@ rp_status rp_gdn_check_slot(const rp_gdn_states *s, int32_t slot, rp_error *err)
         return rp_fail(err, RP_ERR_INVALID, "slot %d is not one of the %zu", slot,
                        s->options.n_slots);
     return RP_OK;
+}
+
+rp_status rp_gdn_check_conv(const rp_gdn_states *s, rp_error *err)
+{
+    if (s->options.conv_channels == 0)
+        return rp_fail(err, RP_ERR_INVALID, "these states were made without a convolution");
+    return RP_OK;
+}
+
+static rp_status check_pointer(const void *p, const char *what, rp_error *err)
+{
+    return p ? RP_OK : rp_fail(err, RP_ERR_INVALID, "%s is NULL", what);
 }
 
 /* ---- sizes -------------------------------------------------------------------------------------
@@ -180,6 +195,7 @@ static rp_status make(rp_gdn_states *s, rp_error *err)
 {
     if (s->options.isa == RP_ISA_DEFAULT)
         RP_TRY(rp_isa_default(&s->options.isa, err));
+    s->options.isa &= rp_isa_detected();
     RP_TRY(measure_slot(s, err));
     choose(s);
     RP_TRY(measure_scratch(s, err));
@@ -189,6 +205,8 @@ static rp_status make(rp_gdn_states *s, rp_error *err)
 rp_status rp_gdn_states_create(const rp_gdn_states_options *options, rp_gdn_states **out,
                                rp_error *err)
 {
+    RP_TRY(check_pointer(options, "options", err));
+    RP_TRY(check_pointer(out, "out", err));
     RP_TRY(check_options(options, err));
     rp_gdn_states *s = rp_aligned_alloc_zero(sizeof *s);
     if (!s)
@@ -238,6 +256,7 @@ rp_status rp_gdn_states_fork(rp_gdn_states *s, int32_t from, int32_t to, rp_erro
 rp_status rp_gdn_states_memory(rp_gdn_states *s, int32_t slot, rp_gdn_memory *out, rp_error *err)
 {
     RP_TRY(rp_gdn_check_slot(s, slot, err));
+    RP_TRY(check_pointer(out, "out", err));
     *out = (rp_gdn_memory){.state = rp_blocks_own(&s->state, (size_t)slot),
                            .state_bytes = s->state.bytes,
                            .conv = rp_blocks_own(&s->conv, (size_t)slot),
@@ -406,6 +425,7 @@ rp_status rp_gdn_states_get(const rp_gdn_states *s, int32_t slot, rp_gdn_layout 
 {
     RP_TRY(rp_gdn_check_slot(s, slot, err));
     RP_TRY(check_layout(layout, err));
+    RP_TRY(check_pointer(out, "out", err));
     struct transfer t = {
         .states = s, .layout = layout, .from = rp_blocks_read(&s->state, (size_t)slot), .out = out};
     const rp_fpenv callers = rp_fpenv_enter();
@@ -419,6 +439,7 @@ rp_status rp_gdn_states_set(rp_gdn_states *s, int32_t slot, rp_gdn_layout layout
 {
     RP_TRY(rp_gdn_check_slot(s, slot, err));
     RP_TRY(check_layout(layout, err));
+    RP_TRY(check_pointer(in, "in", err));
     struct transfer t = {.states = s, .layout = layout, .in = in, .err = err};
     const rp_fpenv callers = rp_fpenv_enter();
     rp_status status = each_piece(s, check_piece, &t);
@@ -434,6 +455,8 @@ rp_status rp_gdn_states_set(rp_gdn_states *s, int32_t slot, rp_gdn_layout layout
 rp_status rp_gdn_states_get_conv(const rp_gdn_states *s, int32_t slot, float *out, rp_error *err)
 {
     RP_TRY(rp_gdn_check_slot(s, slot, err));
+    RP_TRY(rp_gdn_check_conv(s, err));
+    RP_TRY(check_pointer(out, "out", err));
     const float *rows = rp_blocks_read(&s->conv, (size_t)slot);
     if (rows)
         memcpy(out, rows, s->conv_floats * sizeof *out);
@@ -446,8 +469,10 @@ rp_status rp_gdn_states_set_conv(rp_gdn_states *s, int32_t slot, const float *in
 {
     size_t where;
     RP_TRY(rp_gdn_check_slot(s, slot, err));
+    RP_TRY(rp_gdn_check_conv(s, err));
+    RP_TRY(check_pointer(in, "in", err));
     if (s->conv_floats == 0)
-        return RP_OK;
+        return RP_OK; /* a kernel of one row keeps none */
     const rp_fpenv callers = rp_fpenv_enter();
     const bool bad = s->ops->nonfinite(in, s->conv_floats, &where);
     rp_fpenv_leave(callers);

@@ -44,6 +44,9 @@ struct rp_gdn_states {
 /* RP_ERR_INVALID for a slot that there is not. */
 RP_CHECKED rp_status rp_gdn_check_slot(const rp_gdn_states *s, int32_t slot, rp_error *err);
 
+/* RP_ERR_INVALID for states without a convolution. */
+RP_CHECKED rp_status rp_gdn_check_conv(const rp_gdn_states *s, rp_error *err);
+
 /* n numbers from number `at` of a state as it is stored (NULL: zeros), and into one; that is true
  * when any of them is none, or is none any more. */
 void rp_gdn_load(const rp_gdn_states *s, const void *stored, size_t at, float *x, size_t n);

@@ -105,8 +105,10 @@ struct rp_ops {
 
     /* Column h of y is the log of head h's decay, column n_heads + h its beta:
      *
-     *     rate = -exp(a_log[h]), with linear_rate a_log[h];  s = softplus(x[a_column + h] +
-     * dt_bias) g = rate * s;  beta = beta_scale * sigmoid(x[b_column + h])
+     *     rate = -exp(a_log[h]), with linear_rate a_log[h]
+     *     s    = softplus(x[a_column + h] + dt_bias[h])
+     *     g    = rate * s
+     *     beta = beta_scale * sigmoid(x[b_column + h])
      *
      * with rate, s and the product kept within -FLT_MAX and FLT_MAX, so that none of them is
      * infinite and inf * 0 never is computed.  A NaN stays one.  x and y are apart. */

@@ -499,7 +499,11 @@ static rp_status check_gdn_options(const struct rp_lowering *l, size_t i, rp_err
                          (int)p->norm);
     if (!(p->scale >= 0) || isinf(p->scale))
         return FAIL_NODE(err, RP_ERR_INVALID, l, i, "scale must be finite and not negative");
-    return check_eps(l, i, p->eps, err);
+    RP_TRY(check_eps(l, i, p->eps, err));
+    if (!rp_gdn_eps_fits(p))
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i,
+                         "its norm needs an eps that is not denormal nor too small for the scale");
+    return RP_OK;
 }
 
 static rp_status check_gdn(struct rp_lowering *l, size_t i, rp_error *err)

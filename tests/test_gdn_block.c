@@ -64,7 +64,7 @@ static size_t head_of(rp_gdn_map map, size_t key_head, size_t k)
 struct way {
     rp_gdn_map map;
     bool linear_decay;
-    float w[KERNEL * CHANNELS]; /* of the convolution, turned */
+    float w[CHANNELS * KERNEL]; /* of the convolution */
     /* Rows as the calls take them: q, k, v in columns; decay, beta. */
     float mixed[ROWS * CHANNELS], convolved[ROWS * CHANNELS];
     float decay[ROWS * VALUE_HEADS], beta[ROWS * VALUE_HEADS];
@@ -116,8 +116,8 @@ static void project_gates(struct way *way, size_t t)
     }
 }
 
-/* The convolution's channels of v, and its weights, follow the value heads. */
-static void turn_conv(struct way *way)
+/* The convolution's channels of v follow the value heads. */
+static void order_conv(struct way *way)
 {
     for (size_t c = 0; c < CHANNELS; c++) {
         size_t from = c;
@@ -126,7 +126,7 @@ static void turn_conv(struct way *way)
                 from = 2 * KEYS + h * DIM + (c - 2 * KEYS) % DIM;
         }
         for (size_t i = 0; i < KERNEL; i++)
-            way->w[i * CHANNELS + c] = block.conv[from * KERNEL + i];
+            way->w[c * KERNEL + i] = block.conv[from * KERNEL + i];
     }
 }
 
@@ -262,7 +262,7 @@ static void check_way(rp_gdn_map map, bool linear_decay, int threads)
         project_qkvz(&way, t);
         project_gates(&way, t);
     }
-    turn_conv(&way);
+    order_conv(&way);
     rp_gdn_states_options o;
     rp_gdn_states *s = NULL;
     rp_gdn_states_options_init(&o);

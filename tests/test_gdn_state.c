@@ -11,12 +11,14 @@
 #include <rankplan/rankplan.h>
 
 #include "gdn/gdn.h"
+#include "gdn/state.h"
 #include "ops/ops.h"
 #include "pool/fault.h"
 #include "pool/pool.h"
 #include "tests/alloc_count.h"
 #include "tests/floats.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -782,8 +784,10 @@ static void test_conv_rows(void **state)
     float in[30], out[30];
     for (int i = 0; i < 30; i++)
         in[i] = (float)i + 0.5f;
-    MUST(rp_gdn_states_set_conv(s, 0, NULL, ERR)); /* there is none */
-    MUST(rp_gdn_states_get_conv(s, 0, NULL, ERR));
+    rp_error err;
+    assert_int_equal(rp_gdn_states_set_conv(s, 0, in, &err), RP_ERR_INVALID);
+    assert_string_equal(err.message, "these states were made without a convolution");
+    assert_int_equal(rp_gdn_states_get_conv(s, 0, out, &err), RP_ERR_INVALID);
     rp_gdn_states_destroy(s);
     o.conv_channels = 10;
     o.conv_kernel = 4;
@@ -795,7 +799,8 @@ static void test_conv_rows(void **state)
     MUST(rp_gdn_states_fork(s, 3, 4, ERR));
     assert_int_equal(rp_gdn_states_used_bytes(s), sizeof in);
     in[29] = INFINITY;
-    rp_error err;
+    assert_int_equal(rp_gdn_states_set_conv(s, 3, NULL, &err), RP_ERR_INVALID);
+    assert_int_equal(rp_gdn_states_get_conv(s, 3, NULL, &err), RP_ERR_INVALID);
     assert_int_equal(rp_gdn_states_set_conv(s, 3, in, &err), RP_ERR_NONFINITE);
     assert_string_equal(err.message, "row 2, channel 9 of the conv state is infinite");
     in[29] = 3;
@@ -810,7 +815,11 @@ static void test_conv_rows(void **state)
 /* ---- the convolution ---------------------------------------------------------------------------
  */
 
-enum { CONV_ROWS = 71, CHANNELS = 37, CONV_LD = CHANNELS + GAP };
+enum {
+    CONV_ROWS = 71,
+    CHANNELS = 293 /* not few, and no multiple of 16 */,
+    CONV_LD = CHANNELS + GAP
+};
 
 struct conv_rows {
     float x[CONV_ROWS * CONV_LD], w[8 * CHANNELS], b[CHANNELS], out[CONV_ROWS * CONV_LD];
@@ -885,7 +894,7 @@ static void check_conv(size_t kernel, bool in_place)
                 const size_t at = t + i; /* among the kept rows and those of x */
                 const float x = at < kernel - 1 ? before[at * CHANNELS + ch]
                                                 : c->x[(at - kernel + 1) * CONV_LD + ch];
-                sum += (double)c->w[i * CHANNELS + ch] * (double)x;
+                sum += (double)c->w[ch * kernel + i] * (double)x;
             }
             const double want = sum / (1 + exp(-sum));
             assert_true(fabs(want - (double)c->out[t * CONV_LD + ch]) < 1e-6);
@@ -996,15 +1005,15 @@ static void test_refused_conv(void **state)
         REFUSE(b.cu = back, RP_ERR_INVALID, "cu goes from 5 down to 4 at sequence 1");
         REFUSE(b.w = NULL, RP_ERR_INVALID, "w has no data");
         REFUSE(b.x.data = NULL, RP_ERR_INVALID, "x has no data");
-        REFUSE(b.ld_out = 36, RP_ERR_INVALID, "out: rows of 37 floats overlap");
+        REFUSE(b.ld_out = 292, RP_ERR_INVALID, "out: rows of 293 floats overlap");
         REFUSE(b.x.ld = (size_t)1 << 60, RP_ERR_LIMIT, "x elements: 71 rows");
         REFUSE(b.activation = (rp_activation)7, RP_ERR_INVALID, "activation is 7");
         REFUSE(c->x[70 * CONV_LD + 36] = NAN, RP_ERR_NONFINITE, "x, row 70, column 36 is NaN");
         c->x[70 * CONV_LD + 36] = 3e38f;
-        c->w[3 * CHANNELS + 36] = 1e10f;
+        c->w[36 * 4 + 3] = 1e10f;
         refuse_conv(s, &good, RP_ERR_NONFINITE, "out, row ", kept);
         c->x[70 * CONV_LD + 36] = 1;
-        c->w[3 * CHANNELS + 36] = 1;
+        c->w[36 * 4 + 3] = 1;
         MUST(rp_gdn_conv(s, &good, ERR));
 #undef REFUSE
         rp_gdn_states_destroy(s);
@@ -1153,16 +1162,23 @@ static void test_refused_options(void **state)
         refuse_options(&o, status, words);                                                         \
     } while (0)
     REFUSE(o.struct_size--, RP_ERR_INVALID, "struct_size");
-    REFUSE(o.gdn.n_value_heads = 9, RP_ERR_SHAPE,
+    REFUSE(o.gdn.n_value_heads = 9, RP_ERR_INVALID,
            "9 value heads cannot be shared evenly by 2 key heads");
-    REFUSE(o.gdn.n_value_heads = 1, RP_ERR_SHAPE, "1 value heads");
-    REFUSE(o.gdn.n_key_heads = 0, RP_ERR_SHAPE, "0 key heads");
-    REFUSE(o.gdn.n_value_heads = -4, RP_ERR_SHAPE, "-4 value heads");
-    REFUSE(o.gdn.key_dim = 0, RP_ERR_SHAPE, "key_dim is 0");
-    REFUSE(o.gdn.value_dim = -1, RP_ERR_SHAPE, "value_dim -1");
+    REFUSE(o.gdn.n_value_heads = 1, RP_ERR_INVALID, "1 value heads");
+    REFUSE(o.gdn.n_key_heads = 0, RP_ERR_INVALID, "0 key heads");
+    REFUSE(o.gdn.n_value_heads = -4, RP_ERR_INVALID, "-4 value heads");
+    REFUSE(o.gdn.key_dim = 0, RP_ERR_INVALID, "key_dim is 0");
+    REFUSE(o.gdn.value_dim = -1, RP_ERR_INVALID, "value_dim -1");
     REFUSE(o.gdn.map = (rp_gdn_map)2, RP_ERR_INVALID, "map is 2");
     REFUSE(o.gdn.norm = (rp_gdn_norm)3, RP_ERR_INVALID, "norm is 3");
-    REFUSE(o.gdn.norm = RP_GDN_NORM_ROOT, RP_ERR_INVALID, "eps above 0");
+    REFUSE(o.gdn.norm = RP_GDN_NORM_ROOT, RP_ERR_INVALID, "eps");
+    REFUSE((o.gdn.norm = RP_GDN_NORM_MAX, o.gdn.eps = 1e-38f), RP_ERR_INVALID, "denormal");
+    REFUSE((o.gdn.norm = RP_GDN_NORM_MAX, o.gdn.eps = INFINITY), RP_ERR_INVALID, "eps");
+    REFUSE((o.gdn.norm = RP_GDN_NORM_MAX, o.gdn.eps = 1e-20f, o.gdn.scale = 1e20f), RP_ERR_INVALID,
+           "too small for the scale");
+    REFUSE((o.gdn.norm = RP_GDN_NORM_ROOT, o.gdn.eps = 1e-30f, o.gdn.scale = 1e30f), RP_ERR_INVALID,
+           "too small for the scale");
+    REFUSE(o.gdn.scale = -1, RP_ERR_INVALID, "scale");
     REFUSE(o.gdn.scale = NAN, RP_ERR_INVALID, "scale");
     REFUSE(o.n_slots = 0, RP_ERR_INVALID, "n_slots is 0");
     REFUSE(o.n_slots = ((size_t)1 << 30) + 1, RP_ERR_INVALID, "n_slots");
@@ -1176,6 +1192,11 @@ static void test_refused_options(void **state)
     REFUSE((o.gdn.key_dim = 1 << 26, o.gdn.value_dim = 1 << 24, o.n_slots = 1 << 20), RP_ERR_LIMIT,
            "past what memory can hold");
 #undef REFUSE
+    rp_gdn_states *s = NULL;
+    rp_error err;
+    assert_int_equal(rp_gdn_states_create(NULL, &s, &err), RP_ERR_INVALID);
+    assert_string_equal(err.message, "options is NULL");
+    assert_int_equal(rp_gdn_states_create(&good, NULL, &err), RP_ERR_INVALID);
 }
 
 struct refusal {
@@ -1277,7 +1298,7 @@ static void check_overflow(struct refusal *f)
     q1[1] = 1;
     *v = 1e30f;
     *beta = 1;
-    refuse_batch(f, &b, RP_ERR_NONFINITE, "a state has grown past");
+    refuse_batch(f, &b, RP_ERR_NONFINITE, "the state of slot 5 has grown past");
     memcpy(k1, k_was, sizeof k_was);
     memcpy(q1, q_was, sizeof q_was);
     *v = v_was;
@@ -1349,6 +1370,14 @@ static void test_refused_slots(void **state)
     assert_int_equal(rp_gdn_states_set_conv(s, 8, x, &err), RP_ERR_INVALID);
     assert_int_equal(rp_gdn_states_memory(s, 8, &m, &err), RP_ERR_INVALID);
     assert_string_equal(err.message, "slot 8 is not one of the 8");
+    assert_int_equal(rp_gdn_states_memory(s, 7, NULL, &err), RP_ERR_INVALID);
+    assert_int_equal(rp_gdn_states_get(s, 7, RP_GDN_KEY_VALUE, NULL, &err), RP_ERR_INVALID);
+    assert_string_equal(err.message, "out is NULL");
+    assert_int_equal(rp_gdn_states_set(s, 7, RP_GDN_KEY_VALUE, NULL, &err), RP_ERR_INVALID);
+    assert_string_equal(err.message, "in is NULL");
+    assert_int_equal(rp_gdn_run(s, NULL, &err), RP_ERR_INVALID);
+    assert_int_equal(rp_gdn_conv(s, NULL, &err), RP_ERR_INVALID);
+    assert_string_equal(err.message, "batch is NULL");
     x[23 * 20 + 3] = 65519;
     MUST(rp_gdn_states_set(s, 2, RP_GDN_KEY_VALUE, x, ERR));
     x[23 * 20 + 3] = 65520; /* rounds to infinity */
@@ -1376,11 +1405,84 @@ static void test_half_overflow(void **state)
     const rp_gdn_batch b = batch_of(&r, 1, 1, &slot, NULL);
     rp_error err;
     assert_int_equal(rp_gdn_run(s, &b, &err), RP_ERR_NONFINITE);
-    assert_string_equal(err.message, "a state has grown past the largest number of its type");
+    assert_string_equal(err.message,
+                        "the state of slot 0 has grown past the largest number of its type");
     assert_state(s, &small, 0, before);
     free(before);
     rp_gdn_states_destroy(s);
     free_rows(&r);
+}
+
+/* Of several states that overflow the message names the first in the batch, on any threads. */
+static void test_names_overflow(void **state)
+{
+    (void)state;
+    static const int32_t slots[] = {4, 6, 2, 1};
+    struct rows r = make_rows(small, false, 4, 4);
+    for (size_t row = 1; row < 4; row++) {
+        for (size_t i = 0; i < r.values; i++)
+            r.v[row * (r.values + GAP) + i] = 1e7f;
+    }
+    for (int threads = 1; threads < 4; threads++) {
+        rp_pool *pool = pool_of(threads);
+        rp_gdn_states_options o = options_of(&r);
+        o.dtype = RP_DTYPE_F16;
+        o.pool = pool;
+        rp_gdn_states *s = states_of(&o);
+        const rp_gdn_batch b = batch_of(&r, 0, 4, slots, NULL);
+        rp_error err;
+        assert_int_equal(rp_gdn_run(s, &b, &err), RP_ERR_NONFINITE);
+        assert_non_null(strstr(err.message, "slot 6 has grown past"));
+        rp_gdn_states_destroy(s);
+        rp_pool_destroy(pool);
+    }
+    free_rows(&r);
+}
+
+/* Instruction sets that the machine has not are never used, whatever the mask says. */
+static void test_isa(void **state)
+{
+    (void)state;
+    struct rows r = make_rows(small, false, 40, 4);
+    rp_gdn_states_options o = options_of(&r);
+    o.isa = RP_ISA_DEFAULT ^ 0x40000000u;
+    rp_gdn_states *s = states_of(&o);
+    assert_int_equal(s->options.isa, rp_isa_detected());
+    run_some(s, &r, 0, 40, 0);
+    rp_gdn_states_destroy(s);
+    free_rows(&r);
+}
+
+/* A key and a query of zeros stay zeros at the least eps, and a head too large for its squares
+ * becomes zeros: no NaN, and nothing is written. */
+static void test_norm_ends(void **state)
+{
+    (void)state;
+    for (int norm = RP_GDN_NORM_ROOT; norm <= RP_GDN_NORM_MAX; norm++) {
+        for (int large = 0; large < 2; large++) {
+            struct rows r = make_rows(small, false, 3, 4);
+            for (size_t row = 0; row < 3; row++) {
+                for (size_t i = 0; i < r.keys; i++) {
+                    r.k[row * (r.keys + GAP) + i] = large ? 1e30f : 0;
+                    r.q[row * (r.keys + GAP) + i] = large ? -1e30f : 0;
+                }
+            }
+            r.gdn.norm = (rp_gdn_norm)norm;
+            r.gdn.eps = FLT_MIN;
+            const rp_gdn_states_options o = options_of(&r);
+            rp_gdn_states *s = states_of(&o);
+            run_some(s, &r, 0, 3, 0);
+            run_some(s, &r, 0, 1, 0);
+            float *x = state_of(s, &small, 0);
+            for (size_t i = 0; i < state_floats(&small); i++)
+                assert_true(x[i] == 0);
+            for (size_t i = 0; i < r.values; i++)
+                assert_true(r.out[i] == 0);
+            free(x);
+            rp_gdn_states_destroy(s);
+            free_rows(&r);
+        }
+    }
 }
 
 /* A decay of exp(-inf) forgets everything, and is no error. */
@@ -1470,6 +1572,9 @@ int main(void)
         cmocka_unit_test(test_refused_slots),
         cmocka_unit_test(test_half_overflow),
         cmocka_unit_test(test_forgets),
+        cmocka_unit_test(test_names_overflow),
+        cmocka_unit_test(test_isa),
+        cmocka_unit_test(test_norm_ends),
         cmocka_unit_test(test_nothing_to_do),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_conv),

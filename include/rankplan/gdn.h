@@ -19,7 +19,10 @@
  * slots, or what ran before.  How a sequence is cut into calls does move last bits, since rows are
  * computed in chunks that are counted from a call's first row (docs/numerics.md).
  *
- * A call that fails leaves every state as it was.
+ * A call that fails leaves every state as it was, but for rp_gdn_run with in_place when finite
+ * inputs overflow.  Of the two calls of a layer each is for itself: where rp_gdn_run fails behind
+ * an rp_gdn_conv that did not, the rows that the convolution keeps have moved on.  Then call
+ * rp_gdn_run again, alone; or fork the slot before both.
  */
 #ifndef RANKPLAN_GDN_H
 #define RANKPLAN_GDN_H
@@ -61,8 +64,8 @@ typedef struct rp_gdn_states_options {
      * memory traffic (runs of one row took 60 % of the time); inputs are checked before as ever,
      * but when finite inputs overflow, what the slots of that batch hold is of no use. */
     bool in_place;
-    rp_pool *pool; /* borrowed; NULL (default): the calling thread alone */
-    uint32_t isa;  /* mask of what may be used; default RP_ISA_DEFAULT */
+    rp_pool *pool; /* borrowed, and outlives the object; NULL (default): the calling thread alone */
+    uint32_t isa;  /* mask of what may be used, of what there is; default RP_ISA_DEFAULT */
 } rp_gdn_states_options;
 
 /* Fills in the defaults above; gdn and n_slots are the caller's to set. */
@@ -72,15 +75,17 @@ RP_API void rp_gdn_states_options_init(rp_gdn_states_options *options);
  * memory for twice n_slots states (in_place: one and a half times), of which what was never used is
  * never touched, and scratch for each thread of the pool.  One thread at a time may use the object;
  * any number of objects may share a pool.
- * RP_ERR_INVALID (an option out of range), RP_ERR_SHAPE (heads, dims), RP_ERR_UNSUPPORTED (isa),
- * RP_ERR_LIMIT (a size past 2^63 bytes, by name), RP_ERR_NOMEM. */
+ * RP_ERR_INVALID (an option out of range, heads that do not divide, or what RANKPLAN_ISA names is
+ * unknown), RP_ERR_UNSUPPORTED (it names what the machine has not), RP_ERR_LIMIT (a size past 2^63
+ * bytes, by name), RP_ERR_NOMEM. */
 RP_API RP_CHECKED rp_status rp_gdn_states_create(const rp_gdn_states_options *options,
                                                  rp_gdn_states **out, rp_error *err);
 
 /* Frees it.  NULL does nothing. */
 RP_API void rp_gdn_states_destroy(rp_gdn_states *states);
 
-/* None of the following allocates.  All fail with RP_ERR_INVALID for a slot that there is not. */
+/* None of the following allocates.  All fail with RP_ERR_INVALID for a slot that there is not, and
+ * where a pointer to numbers is NULL. */
 
 /* The state of a new sequence: zeros.  The slot's memory is free for others. */
 RP_API RP_CHECKED rp_status rp_gdn_states_reset(rp_gdn_states *states, int32_t slot, rp_error *err);
@@ -98,20 +103,23 @@ typedef enum rp_gdn_layout {
 
 /* The state of a slot, n_value_heads * key_dim * value_dim floats, out of and into the caller's
  * memory.  Setting rounds to the dtype of the states; RP_ERR_NONFINITE (and the slot stays as it
- * was) when a number is none, or is none any more after that. */
+ * was) when a number is NaN or infinite, before or after rounding. */
 RP_API RP_CHECKED rp_status rp_gdn_states_get(const rp_gdn_states *states, int32_t slot,
                                               rp_gdn_layout layout, float *out, rp_error *err);
 RP_API RP_CHECKED rp_status rp_gdn_states_set(rp_gdn_states *states, int32_t slot,
                                               rp_gdn_layout layout, const float *in, rp_error *err);
 
-/* The rows that the convolution keeps, [conv_kernel - 1][conv_channels], the oldest first. */
+/* The rows that the convolution keeps, [conv_kernel - 1][conv_channels], the oldest first.
+ * RP_ERR_INVALID for states without a convolution; RP_ERR_NONFINITE (and the slot stays as it was)
+ * when a number is NaN or infinite. */
 RP_API RP_CHECKED rp_status rp_gdn_states_get_conv(const rp_gdn_states *states, int32_t slot,
                                                    float *out, rp_error *err);
 RP_API RP_CHECKED rp_status rp_gdn_states_set_conv(rp_gdn_states *states, int32_t slot,
                                                    const float *in, rp_error *err);
 
-/* Where a slot's numbers lie, for a device that reads or writes them: page-aligned (16 KiB), as is
- * the end of what belongs to them alone. */
+/* Where a slot's numbers lie, for a device that reads or writes them: at a multiple of 16 KiB, as
+ * is the end of what belongs to them alone.  (Those are whole pages where a page has 4 or 16 KiB.)
+ */
 typedef struct rp_gdn_memory {
     void *state; /* of the dtype: [key head][its value heads, ascending][key][value] */
     size_t state_bytes;
@@ -120,7 +128,8 @@ typedef struct rp_gdn_memory {
 } rp_gdn_memory;
 
 /* The slot's memory, to itself from now on (what it shared with a fork is copied, zeros are
- * written).  Valid until the slot is run, forked from or to, reset or set. */
+ * written), so ask again after a fork.  Valid until the slot is run, forked from or to, reset or
+ * set: every run but one in_place moves its state, every rp_gdn_conv counts as a run. */
 RP_API RP_CHECKED rp_status rp_gdn_states_memory(rp_gdn_states *states, int32_t slot,
                                                  rp_gdn_memory *out, rp_error *err);
 
@@ -143,7 +152,8 @@ typedef struct rp_gdn_batch {
     size_t n_seqs;
     const int32_t *slots; /* n_seqs, all different */
     const int32_t *cu;    /* n_seqs + 1 ascending from 0: the rows of sequence s are cu[s] up to
-                             cu[s+1]; none leave its slot as it is.  NULL: one row each */
+                             cu[s+1]; a sequence without rows keeps its state.  NULL: one row
+                             each */
     rp_gdn_input q, k;    /* n_key_heads * key_dim */
     rp_gdn_input v;       /* n_value_heads * value_dim */
     rp_gdn_input decay;   /* n_value_heads; see linear_decay */
@@ -152,8 +162,9 @@ typedef struct rp_gdn_batch {
     size_t ld_out;
     /* NULL, or the state after each row: rows x n_value_heads * key_dim * value_dim.  To the bit
      * what the slot would hold had its sequence ended there; out has the same bits as without.
-     * Costs as much as running each beginning of each chunk: meant for a few rows, as when drafted
-     * tokens are tried and the last one accepted is where to go on from. */
+     * Apart from out and all inputs.  Costs as much as running each beginning of each chunk: meant
+     * for a few rows, as when drafted tokens are tried and the last one accepted is where to go on
+     * from. */
     float *steps;
     rp_gdn_layout steps_layout;
 } rp_gdn_batch;
@@ -164,7 +175,8 @@ RP_API void rp_gdn_batch_init(rp_gdn_batch *batch);
  * and, when those are few, value columns are shared over the pool.  Does not allocate.
  * RP_ERR_INVALID (a slot out of range or named twice, cu not ascending, no data, rows that overlap
  * each other), RP_ERR_LIMIT (rows that reach past 2^63 bytes, by name), RP_ERR_NONFINITE (a NaN or
- * an infinity in an input, naming input, row and column, or in what came out of finite ones),
+ * an infinity in an input, naming input, row and column, or in what came out of finite ones, naming
+ * row and column of out, or else the slot whose state it is: of several the first in the batch),
  * RP_ERR_SYSTEM and RP_ERR_NOMEM (the pool's threads in the child of a fork).  When it fails, out
  * and steps may have been written, states not (but see in_place). */
 RP_API RP_CHECKED rp_status rp_gdn_run(rp_gdn_states *states, const rp_gdn_batch *batch,
@@ -172,7 +184,7 @@ RP_API RP_CHECKED rp_status rp_gdn_run(rp_gdn_states *states, const rp_gdn_batch
 
 /* The causal convolution of each channel by itself that comes before the rule:
  *
- *     out[t][c] = activation(b[c] + sum over i of w[i][c] * x[t - conv_kernel + 1 + i][c])
+ *     out[t][c] = activation(b[c] + sum over i of w[c][i] * x[t - conv_kernel + 1 + i][c])
  *
  * where rows before the first are what the slot keeps. */
 typedef struct rp_gdn_conv_batch {
@@ -180,8 +192,8 @@ typedef struct rp_gdn_conv_batch {
     size_t n_seqs;
     const int32_t *slots, *cu; /* as of rp_gdn_batch */
     rp_gdn_input x;            /* conv_channels */
-    const float *w; /* [conv_kernel][conv_channels], the last row for the row itself: checkpoints
-                       have it turned, [conv_channels][1][conv_kernel] */
+    const float *w; /* [conv_channels][conv_kernel], the last column for the row itself, as in
+                       checkpoints and rp_graph_conv */
     const float *b; /* conv_channels, or NULL */
     rp_activation activation; /* default RP_ACT_SILU */
     float *out;               /* conv_channels a row; apart from x */

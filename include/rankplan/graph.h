@@ -305,7 +305,8 @@ typedef enum rp_gdn_map {
     RP_GDN_TILED = 1    /* value head mod key heads */
 } rp_gdn_map;
 
-/* How its queries and keys are normalised, head by head. */
+/* How its queries and keys are normalised, head by head.  A head whose squares sum past FLT_MAX
+ * becomes zeros (1 / inf). */
 typedef enum rp_gdn_norm {
     RP_GDN_NORM_NONE = 0,
     RP_GDN_NORM_ROOT = 1, /* x / sqrt(sum of squares + eps) */
@@ -334,8 +335,9 @@ typedef struct rp_gdn {
     int32_t key_dim, value_dim;
     rp_gdn_map map;
     rp_gdn_norm norm; /* of q and k */
-    float eps;        /* of the norm */
-    float scale;      /* of q after the norm; 0: 1/sqrt(key_dim) */
+    float eps;        /* of the norm: finite, not denormal, and so large that scale / eps (1 and
+                         scale over the root of it) is finite, so that a head of zeros stays one */
+    float scale;      /* of q after the norm; 0: 1/sqrt(key_dim).  Finite and not negative */
 } rp_gdn;
 
 /* tokens x n_value_heads*value_dim.  qkv is tokens x 2*n_key_heads*key_dim +

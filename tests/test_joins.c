@@ -358,6 +358,43 @@ static void what_is_passed_by_takes_no_room(void **state)
     toy_free(&toy);
 }
 
+/* A dry run has no weights, and still knows which norms have one: x, the norm and the rounded rows
+ * live at once where the norm and the rounding run together. */
+static void a_dry_run_joins_as_the_plan_does(void **state)
+{
+    (void)state;
+    static float numbers[64 * 10];
+    const rp_bucket bucket = {512, 4, 4};
+    const rp_weight_part words = {.rows = 10, .dtype = RP_DTYPE_F32, .data = numbers};
+    const rp_weight_part one = {.rows = 1, .dtype = RP_DTYPE_F32, .data = numbers};
+    for (int weighted = 0; weighted < 2; weighted++) {
+        struct toy t = {0};
+        rp_weight word, norm, w;
+        assert_int_equal(rp_graph_create(&t.graph, NULL), RP_OK);
+        assert_int_equal(rp_weights_create(&t.weights, NULL), RP_OK);
+        assert_int_equal(rp_weights_add(t.weights, "word", 64, 1, &words, &word, NULL), RP_OK);
+        assert_int_equal(rp_weights_add(t.weights, "norm", 64, 1, &one, &norm, NULL), RP_OK);
+        assert_int_equal(rp_weights_add(t.weights, "w", 64, 1, &one, &w, NULL), RP_OK);
+        const rp_embed_table table = {word, RP_INDEX_IDS, 0};
+        const rp_rms_norm options = {.w = weighted ? norm : -1, .eps = 1e-6f};
+        rp_value x = rp_graph_embed(t.graph, "x", 1, &table);
+        x = rp_graph_rms_norm(t.graph, "n", x, &options);
+        x = rp_graph_gemm(t.graph, "y", x, w, -1, RP_ACT_NONE, -1);
+        rp_graph_output(t.graph, "y", x, RP_ROWS_TOKENS, 1);
+        quantize(&t);
+        rp_plan_sizes dry, made;
+        rp_plan *plan;
+        assert_int_equal(rp_plan_measure(t.graph, t.weights, &bucket, NULL, &dry, NULL), RP_OK);
+        assert_int_equal(rp_plan_compile(t.graph, t.weights, &bucket, NULL, &plan, NULL), RP_OK);
+        rp_plan_get_sizes(plan, &made);
+        assert_int_equal(plan->steps[2].joins, weighted);
+        assert_int_equal(dry.arena_bytes, made.arena_bytes);
+        rp_plan_destroy(plan);
+        rp_graph_destroy(t.graph);
+        rp_weights_destroy(t.weights);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -367,6 +404,7 @@ int main(void)
         cmocka_unit_test(which_steps_join),
         cmocka_unit_test(a_product_that_others_see_stays_whole),
         cmocka_unit_test(what_is_passed_by_takes_no_room),
+        cmocka_unit_test(a_dry_run_joins_as_the_plan_does),
     };
     return cmocka_run_group_tests_name("joins", tests, make_pools, free_pools);
 }

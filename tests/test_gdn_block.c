@@ -2,7 +2,8 @@
  * gates, delta rule, gated norm and output projection, against what transformers computed; all in
  * one call, or cut in two.
  *
- * What is no call of the library here (projections, gates, the norm behind) is done in double. */
+ * What is no call of the library there (projections, gates, the norm behind) is done in double.  As
+ * a graph the block is the library's from end to end. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -296,8 +297,157 @@ static void test_block(void **state)
     check_way(RP_GDN_TILED, true, 1);
 }
 
+/* ---- as a graph -------------------------------------------------------------------------------
+ */
+
+/* The block's weights with value heads in the order of a map; rows of the projection are q, k, v,
+ * z, b, a. */
+struct ordered {
+    float projection[(CHANNELS + VALUES + 2 * VALUE_HEADS) * WIDTH], out[WIDTH * VALUES];
+    float conv[CHANNELS * KERNEL], rate[VALUE_HEADS], dt_bias[VALUE_HEADS];
+};
+
+static void copy_rows(float *to, size_t to_row, const float *from, size_t from_row, size_t n)
+{
+    memcpy(to + to_row * WIDTH, from + from_row * WIDTH, n * WIDTH * sizeof *to);
+}
+
+static void order_head(struct ordered *o, rp_gdn_map map, bool linear_rate, size_t key_head,
+                       size_t k)
+{
+    const size_t h = head_of(map, key_head, k), was = key_head * PER_KEY + k;
+    const size_t packed = key_head * (2 + 2 * PER_KEY) * DIM; /* of qkvz */
+    const size_t gates = CHANNELS + VALUES, ba = key_head * 2 * PER_KEY;
+    copy_rows(o->projection, 2 * KEYS + h * DIM, block.qkvz, packed + (2 + k) * DIM, DIM);
+    copy_rows(o->projection, CHANNELS + h * DIM, block.qkvz, packed + (2 + PER_KEY + k) * DIM, DIM);
+    copy_rows(o->projection, gates + h, block.ba, ba + k, 1);
+    copy_rows(o->projection, gates + VALUE_HEADS + h, block.ba, ba + PER_KEY + k, 1);
+    memcpy(o->conv + (2 * KEYS + h * DIM) * KERNEL, block.conv + (2 * KEYS + was * DIM) * KERNEL,
+           DIM * KERNEL * sizeof(float));
+    for (size_t c = 0; c < WIDTH; c++)
+        memcpy(o->out + c * VALUES + h * DIM, block.out + c * VALUES + was * DIM,
+               DIM * sizeof(float));
+    o->rate[h] = linear_rate ? (float)-exp((double)block.a_log[was]) : block.a_log[was];
+    o->dt_bias[h] = block.dt_bias[was];
+}
+
+static void order_weights(struct ordered *o, rp_gdn_map map, bool linear_rate)
+{
+    memcpy(o->conv, block.conv, 2 * KEYS * KERNEL * sizeof(float));
+    for (size_t h = 0; h < KEY_HEADS; h++) {
+        const size_t packed = h * (2 + 2 * PER_KEY) * DIM;
+        copy_rows(o->projection, h * DIM, block.qkvz, packed, DIM);
+        copy_rows(o->projection, KEYS + h * DIM, block.qkvz, packed + DIM, DIM);
+        for (size_t k = 0; k < PER_KEY; k++)
+            order_head(o, map, linear_rate, h, k);
+    }
+}
+
+static rp_weight add(rp_weights *weights, const char *name, const float *data, size_t rows,
+                     size_t cols)
+{
+    const rp_weight_part part = {.rows = rows, .dtype = RP_DTYPE_F32, .data = data};
+    rp_weight w = -1;
+    MUST(rp_weights_add(weights, name, cols, 1, &part, &w, ERR));
+    return w;
+}
+
+/* The input's rows are those of an embedding table. */
+static void build_block(rp_graph *g, rp_weights *w, const struct ordered *o, rp_gdn_map map,
+                        bool linear_rate)
+{
+    const rp_embed_table table = {add(w, "x", block.x, ROWS, WIDTH), RP_INDEX_IDS, 0};
+    const rp_conv conv = {add(w, "conv", o->conv, CHANNELS, KERNEL), -1, RP_ACT_SILU};
+    const rp_gdn_gates gates = {.n_heads = VALUE_HEADS,
+                                .b_column = CHANNELS + VALUES,
+                                .a_column = CHANNELS + VALUES + VALUE_HEADS,
+                                .a_log = add(w, "rate", o->rate, 1, VALUE_HEADS),
+                                .dt_bias = add(w, "dt_bias", o->dt_bias, 1, VALUE_HEADS),
+                                .linear_rate = linear_rate};
+    const rp_gdn rule = {.n_key_heads = KEY_HEADS,
+                         .n_value_heads = VALUE_HEADS,
+                         .key_dim = DIM,
+                         .value_dim = DIM,
+                         .map = map,
+                         .norm = RP_GDN_NORM_ROOT,
+                         .eps = 1e-6f};
+    const rp_gated_norm norm = {.w = add(w, "norm", block.norm, 1, DIM),
+                                .eps = 1e-6f,
+                                .head_dim = DIM,
+                                .activation = RP_ACT_SILU,
+                                .first_column = CHANNELS};
+    const rp_weight in = add(w, "in", o->projection, CHANNELS + VALUES + 2 * VALUE_HEADS, WIDTH);
+    const rp_weight out = add(w, "out", o->out, WIDTH, VALUES);
+    const rp_value x = rp_graph_embed(g, "x", 1, &table);
+    const rp_value p = rp_graph_gemm(g, "in", x, in, -1, RP_ACT_NONE, -1);
+    const rp_value mixed = rp_graph_conv(g, "conv", p, &conv);
+    const rp_value decays = rp_graph_gdn_gates(g, "gates", p, &gates);
+    rp_value y = rp_graph_gdn(g, "core", mixed, decays, &rule);
+    y = rp_graph_gated_norm(g, "norm", y, p, &norm);
+    y = rp_graph_gemm(g, "out", y, out, -1, RP_ACT_NONE, -1);
+    rp_graph_output(g, "y", y, RP_ROWS_TOKENS, WIDTH);
+}
+
+/* n rows, the first `cut` of them as the parent of the others, or in one piece with 0. */
+static void run_graph(rp_session *session, size_t n, size_t cut, float *y)
+{
+    int32_t ids[ROWS];
+    for (size_t i = 0; i < n; i++)
+        ids[i] = (int32_t)i;
+    const int32_t pieces[] = {0, (int32_t)cut, (int32_t)n}, whole[] = {0, (int32_t)n};
+    static const int32_t parents[] = {-1, 0};
+    rp_batch batch;
+    rp_view view;
+    rp_batch_init(&batch);
+    batch.ids = ids;
+    batch.n_seqs = cut ? 2 : 1;
+    batch.cu = cut ? pieces : whole;
+    batch.parents = cut ? parents : NULL;
+    MUST(rp_session_run(session, &batch, ERR));
+    MUST(rp_session_output(session, "y", &view, ERR));
+    memcpy(y, view.data, n * WIDTH * sizeof *y);
+}
+
+static void check_graph(rp_gdn_map map, bool linear_rate)
+{
+    static const size_t cuts[][2] = {{4, 3}, {ROWS, 73}, {ROWS, 72}, {ROWS, 64}, {ROWS, 1}};
+    static struct ordered ordered;
+    static float y[ROWS * WIDTH], again[ROWS * WIDTH];
+    rp_graph *graph = NULL;
+    rp_weights *weights = NULL;
+    rp_session *session = NULL;
+    order_weights(&ordered, map, linear_rate);
+    MUST(rp_graph_create(&graph, ERR));
+    MUST(rp_weights_create(&weights, ERR));
+    build_block(graph, weights, &ordered, map, linear_rate);
+    MUST(rp_session_create(graph, weights, NULL, &session, ERR));
+    run_graph(session, ROWS, 0, y);
+    const double off = difference(y, block.y, ROWS * WIDTH) / largest(block.y, ROWS * WIDTH);
+    print_message("    map %d, %s rate: %.2g of the largest\n", (int)map,
+                  linear_rate ? "linear" : "log", off);
+    assert_true(off <= 2e-5);
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        run_graph(session, cuts[i][0], cuts[i][1], again);
+        assert_memory_equal(again, y, cuts[i][0] * WIDTH * sizeof *y);
+    }
+    rp_session_destroy(session);
+    rp_graph_destroy(graph);
+    rp_weights_destroy(weights);
+}
+
+static void test_block_as_a_graph(void **state)
+{
+    (void)state;
+    read_block();
+    check_graph(RP_GDN_GROUPED, false);
+    check_graph(RP_GDN_GROUPED, true);
+    check_graph(RP_GDN_TILED, false);
+    check_graph(RP_GDN_TILED, true);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_block)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_block),
+                                       cmocka_unit_test(test_block_as_a_graph)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,7 +46,6 @@
 static atomic_long countdown, live;
 static atomic_int armed = FAULTS_KINDS;
 static atomic_bool happened, in_jansson;
-static const char *hit_file;
 
 bool faults_available(void)
 {
@@ -78,6 +77,7 @@ long faults_live(void)
 }
 
 #if HAVE_HOOKS
+static const char *hit_file;
 /* Visible, or the shared libraries go on with those of libc. */
 #define HOOK   __attribute__((visibility("default")))
 #define CALLER ((uintptr_t)__builtin_return_address(0))

@@ -204,15 +204,20 @@ static double largest(const float *x, size_t n)
 {
     double most = 0;
     for (size_t i = 0; i < n; i++)
-        most = fmax(most, fabs((double)x[i]));
+        if (fabs((double)x[i]) > most)
+            most = fabs((double)x[i]);
     return most;
 }
 
+/* Infinite where one of both is a NaN. */
 static double difference(const float *a, const float *b, size_t n)
 {
     double most = 0;
-    for (size_t i = 0; i < n; i++)
-        most = fmax(most, fabs((double)a[i] - (double)b[i]));
+    for (size_t i = 0; i < n; i++) {
+        const double d = fabs((double)a[i] - (double)b[i]);
+        if (!(d <= most))
+            most = isnan(d) ? INFINITY : d;
+    }
     return most;
 }
 

@@ -37,6 +37,7 @@
 #define RP_ATTENTION_ATTENTION_TMPL_H
 
 #include "attention/internal.h"
+#include "pool/unroll.h"
 #include "pool/v16.h"
 #include "pool/vmath.h"
 
@@ -46,21 +47,6 @@
 /* The keys of a chain over the values that are done before the next tile begins: 16 KiB of a panel,
  * which the tiles of a block then share from the nearest cache. */
 #define VALUES_CHUNK 256
-
-/* Short loops of known length around registers must be gone before registers are given out.  Plain
- * C has none to give out and instrumented code does not keep to them: both would only grow. */
-#if defined(RP_V16_SCALAR) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define PLAIN_LOOPS 1
-#else
-#define PLAIN_LOOPS 0
-#endif
-#if PLAIN_LOOPS
-#define UNROLL
-#elif defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
 
 /* ---- the product ------------------------------------------------------------------------ */
 

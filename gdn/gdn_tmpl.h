@@ -33,6 +33,7 @@
 #define RP_GDN_GDN_TMPL_H
 
 #include "gdn/internal.h"
+#include "pool/unroll.h"
 #include "pool/v16.h"
 #include "pool/vmath.h"
 
@@ -42,21 +43,6 @@
 #define CHUNK RP_GDN_CHUNK
 _Static_assert(CHUNK % 16 == 0, "panels of tokens");
 _Static_assert(GDN_ROWS <= 8, "heights of tiles");
-
-/* Short loops of known length around registers must be gone before registers are given out.  Plain
- * C has none to give out and instrumented code does not keep to them: both would only grow. */
-#if defined(RP_V16_SCALAR) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define PLAIN_LOOPS 1
-#else
-#define PLAIN_LOOPS 0
-#endif
-#if PLAIN_LOOPS
-#define UNROLL
-#elif defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
 
 /* ---- register tiles --------------------------------------------------------------------- */
 

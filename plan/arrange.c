@@ -176,20 +176,42 @@ static size_t rows_that_fit(const rp_plan *plan, const struct rp_segment *seg)
     return rows / 12 * 12;
 }
 
-static void need_scratch(rp_plan *plan, uint64_t bytes)
+/* More than any machine has. */
+#define SCRATCH_MOST ((size_t)1 << 48)
+
+static rp_status fail_scratch(const rp_plan *plan, const struct rp_step *step, rp_error *err)
 {
-    plan->scratch_bytes = bytes > plan->scratch_bytes ? bytes : plan->scratch_bytes;
+    if (step->op == RP_OP_ATTENTION)
+        return rp_fail(err, RP_ERR_LIMIT,
+                       "op %zu (%s): attention over %zu tokens needs too much scratch", step->node,
+                       step->name, plan->bucket.tokens);
+    return rp_fail(err, RP_ERR_LIMIT, "op %zu (%s): its %s need too much scratch", step->node,
+                   step->name, step->op == RP_OP_EXPERTS ? "experts" : "states");
 }
 
-/* Experts work by row, so theirs lies behind the values of a chunk. */
-static rp_status size_experts_scratch(rp_plan *plan, const struct rp_step *step, rp_error *err)
+/* Experts work by row, so theirs lies behind the values of a chunk; tasks have it all. */
+static rp_status size_step_scratch(rp_plan *plan, const struct rp_step *step, rp_error *err)
 {
+    uint64_t before = 0;
     size_t bytes;
-    if (!rp_experts_scratch_bytes(step, rp_bucket_rows(&plan->bucket, step->rows), &bytes) ||
-        bytes > (size_t)1 << 48)
-        return rp_fail(err, RP_ERR_LIMIT, "op %zu (%s): its experts need too much scratch",
-                       step->node, step->name);
-    need_scratch(plan, plan->step_scratch + bytes);
+    bool fits;
+    switch (step->op) {
+    case RP_OP_EXPERTS:
+        before = plan->step_scratch;
+        fits = rp_experts_scratch_bytes(step, rp_bucket_rows(&plan->bucket, step->rows), &bytes);
+        break;
+    case RP_OP_ATTENTION:
+        fits = rp_attention_scratch_bytes(plan->bucket.tokens, step->p.attention.window,
+                                          step->p.attention.causal, step->p.attention.head_dim,
+                                          step->p.attention.rel_span != 0, &bytes);
+        break;
+    case RP_OP_GDN: fits = rp_gdn_step_scratch(&step->p.gdn, &bytes); break;
+    default: return RP_OK;
+    }
+    if (!fits || bytes > SCRATCH_MOST)
+        return fail_scratch(plan, step, err);
+    if (before + bytes > plan->scratch_bytes)
+        plan->scratch_bytes = before + bytes;
     return RP_OK;
 }
 
@@ -197,32 +219,8 @@ static rp_status size_scratch(rp_plan *plan, uint64_t chunk_bytes, rp_error *err
 {
     plan->scratch_bytes = chunk_bytes;
     plan->step_scratch = rp_round_up(chunk_bytes, RP_CACHE_LINE);
-    for (size_t s = 0; s < plan->n_steps; s++) {
-        const struct rp_step *step = &plan->steps[s];
-        size_t bytes;
-        if (step->op == RP_OP_EXPERTS)
-            RP_TRY(size_experts_scratch(plan, step, err));
-        if (step->op != RP_OP_ATTENTION)
-            continue;
-        if (!rp_attention_scratch_bytes(plan->bucket.tokens, step->p.attention.window,
-                                        step->p.attention.causal, step->p.attention.head_dim,
-                                        step->p.attention.rel_span != 0, &bytes) ||
-            bytes > (size_t)1 << 48)
-            return rp_fail(err, RP_ERR_LIMIT,
-                           "op %zu (%s): attention over %zu tokens needs too much scratch",
-                           step->node, step->name, plan->bucket.tokens);
-        need_scratch(plan, bytes);
-    }
-    for (size_t s = 0; s < plan->n_steps; s++) {
-        const struct rp_step *step = &plan->steps[s];
-        size_t bytes;
-        if (step->op != RP_OP_GDN)
-            continue;
-        if (!rp_gdn_step_scratch(&step->p.gdn, &bytes) || bytes > (size_t)1 << 48)
-            return rp_fail(err, RP_ERR_LIMIT, "op %zu (%s): its states need too much scratch",
-                           step->node, step->name);
-        plan->scratch_bytes = bytes > plan->scratch_bytes ? bytes : plan->scratch_bytes;
-    }
+    for (size_t s = 0; s < plan->n_steps; s++)
+        RP_TRY(size_step_scratch(plan, &plan->steps[s], err));
     plan->scratch_bytes = rp_round_up(plan->scratch_bytes, RP_CACHE_LINE); /* of every worker */
     return RP_OK;
 }

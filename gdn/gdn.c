@@ -1,4 +1,4 @@
-/* The gated delta rule, the part without instructions of its own: sizes. */
+/* The gated delta rule, the part without instructions of its own: sizes, and columns of states. */
 #include "gdn/internal.h"
 #include "pool/memory.h"
 
@@ -63,4 +63,20 @@ bool rp_gdn_scratch_bytes(const struct rp_gdn_args *shape, size_t *out)
         return false;
     *out = bytes;
     return true;
+}
+
+void rp_gdn_each_span(size_t key_dim, size_t value_dim, size_t c0, size_t c1, rp_gdn_span_fn *fn,
+                      void *context)
+{
+    const size_t head = key_dim * value_dim;
+    for (size_t i = c0 / value_dim; i * value_dim < c1; i++) {
+        const size_t a = c0 > i * value_dim ? c0 - i * value_dim : 0;
+        const size_t b = c1 - i * value_dim < value_dim ? c1 - i * value_dim : value_dim;
+        if (b - a == value_dim) {
+            fn(context, i * head, head);
+        } else {
+            for (size_t k = 0; k < key_dim; k++)
+                fn(context, i * head + k * value_dim + a, b - a);
+        }
+    }
 }

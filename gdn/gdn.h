@@ -100,6 +100,12 @@ bool rp_gdn_scratch_bytes(const struct rp_gdn_args *shape, size_t *out);
  * a head are finite.  True without a norm. */
 bool rp_gdn_eps_fits(const rp_gdn *options);
 
+/* The columns [c0, c1) of a key head's states, as of run, as runs of n floats from number `at` on;
+ * a head that is whole is one. */
+typedef void rp_gdn_span_fn(void *context, size_t at, size_t n);
+void rp_gdn_each_span(size_t key_dim, size_t value_dim, size_t c0, size_t c1, rp_gdn_span_fn *fn,
+                      void *context);
+
 /* The value head that is number r of a key head's. */
 static inline size_t rp_gdn_value_head(const struct rp_gdn_args *args, size_t key_head, size_t r)
 {

@@ -142,31 +142,20 @@ struct task {
     bool bad_state, bad_out;
 };
 
-/* The task's columns of the state as runs of n floats from number `at` on; whole heads are one. */
-typedef void span_fn(struct task *t, size_t at, size_t n);
-
-static void each_span(struct task *t, span_fn *fn)
+static void each_span(struct task *t, rp_gdn_span_fn *fn)
 {
-    const size_t width = t->s->value_dim, head = t->s->key_dim * width;
-    for (size_t i = t->c0 / width; i * width < t->c1; i++) {
-        const size_t a = t->c0 > i * width ? t->c0 - i * width : 0;
-        const size_t b = t->c1 - i * width < width ? t->c1 - i * width : width;
-        if (b - a == width) {
-            fn(t, i * head, head);
-        } else {
-            for (size_t k = 0; k < t->s->key_dim; k++)
-                fn(t, i * head + k * width + a, b - a);
-        }
-    }
+    rp_gdn_each_span(t->s->key_dim, t->s->value_dim, t->c0, t->c1, fn, t);
 }
 
-static void load_span(struct task *t, size_t at, size_t n)
+static void load_span(void *context, size_t at, size_t n)
 {
+    struct task *t = context;
     rp_gdn_load(t->s, t->from, at, t->state + at, n);
 }
 
-static void store_span(struct task *t, size_t at, size_t n)
+static void store_span(void *context, size_t at, size_t n)
 {
+    struct task *t = context;
     size_t where;
     if (t->state == t->to)
         t->bad_state |= t->s->ops->nonfinite(t->state + at, n, &where);
@@ -174,19 +163,22 @@ static void store_span(struct task *t, size_t at, size_t n)
         t->bad_state |= rp_gdn_store(t->s, t->to, at, t->state + at, n);
 }
 
-static void start_step(struct task *t, size_t at, size_t n)
+static void start_step(void *context, size_t at, size_t n)
 {
+    struct task *t = context;
     memcpy(t->step + at, t->state + at, n * sizeof *t->step);
 }
 
-static void keep_step(struct task *t, size_t at, size_t n)
+static void keep_step(void *context, size_t at, size_t n)
 {
+    struct task *t = context;
     memcpy(t->state + at, t->step + at, n * sizeof *t->step);
 }
 
 /* A span of the state after a row, rounded as the slot would hold it, to the caller's steps. */
-static void show_step(struct task *t, size_t at, size_t n)
+static void show_step(void *context, size_t at, size_t n)
 {
+    struct task *t = context;
     const rp_gdn_states *s = t->s;
     const size_t head = s->key_dim * s->value_dim;
     float *to = t->run->batch->steps + t->row * s->floats +

@@ -98,45 +98,52 @@ static void run_pieces(const struct gdn_task *t, const struct rp_gdn_rows *piece
     t->kernel->run(&t->args, pieces, n, t->key_head, t->c0, t->c1, t->state, t->scratch);
 }
 
-/* From or to of the task's columns: those of a state that it never touches may hold anything. */
-static void set_state(const struct gdn_task *t, float *to, const float *from)
+static void clear_span(void *context, size_t at, size_t n)
 {
-    const size_t width = t->args.value_dim, rows = t->args.key_dim;
-    for (size_t h = t->c0 / width; h * width < t->c1; h++) {
-        const size_t first = h * width < t->c0 ? t->c0 - h * width : 0;
-        const size_t end = (h + 1) * width > t->c1 ? t->c1 - h * width : width;
-        for (size_t i = h * rows; i < (h + 1) * rows; i++) {
-            if (from)
-                memcpy(to + i * width + first, from + i * width + first,
-                       (end - first) * sizeof *to);
-            else
-                memset(to + i * width + first, 0, (end - first) * sizeof *to);
-        }
-    }
+    const struct gdn_task *t = context;
+    memset(t->state + at, 0, n * sizeof *t->state);
 }
 
-static void run_root(const struct gdn_task *t, size_t row0, size_t n, bool has_children)
+static void keep_span(void *context, size_t at, size_t n)
+{
+    const struct gdn_task *t = context;
+    memcpy(t->kept + at, t->state + at, n * sizeof *t->state);
+}
+
+static void go_back_span(void *context, size_t at, size_t n)
+{
+    const struct gdn_task *t = context;
+    memcpy(t->state + at, t->kept + at, n * sizeof *t->state);
+}
+
+/* Of the task's columns: those of a state that it never touches may hold anything. */
+static void each_span(struct gdn_task *t, rp_gdn_span_fn *fn)
+{
+    rp_gdn_each_span(t->args.key_dim, t->args.value_dim, t->c0, t->c1, fn, t);
+}
+
+static void run_root(struct gdn_task *t, size_t row0, size_t n, bool has_children)
 {
     const size_t whole = has_children ? n / RP_GDN_CHUNK * RP_GDN_CHUNK : n;
     const struct rp_gdn_rows rows = {.row0 = row0, .n = whole};
     const struct rp_gdn_rows rest = {.row0 = row0 + whole, .n = n - whole};
-    set_state(t, t->state, NULL);
+    each_span(t, clear_span);
     if (rows.n)
         run_pieces(t, &rows, 1);
     if (has_children)
-        set_state(t, t->kept, t->state);
+        each_span(t, keep_span);
     if (rest.n)
         run_pieces(t, &rest, 1);
 }
 
-static void run_child(const struct gdn_task *t, const rp_batch *batch, size_t seq)
+static void run_child(struct gdn_task *t, const rp_batch *batch, size_t seq)
 {
     const size_t parent_end = (size_t)batch->cu[rp_batch_parent(batch, seq) + 1];
     const size_t rest = rp_batch_rows_before(batch, seq) % RP_GDN_CHUNK;
     const size_t row0 = (size_t)batch->cu[seq], n = (size_t)batch->cu[seq + 1] - row0;
     const struct rp_gdn_rows pieces[] = {{.row0 = parent_end - rest, .n = rest, .silent = true},
                                          {.row0 = row0, .n = n}};
-    set_state(t, t->state, t->kept);
+    each_span(t, go_back_span);
     run_pieces(t, rest ? pieces : pieces + 1, rest ? 2 : 1);
 }
 

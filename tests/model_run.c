@@ -126,3 +126,14 @@ void run_compare(const char *what, const float *found, const double *due, size_t
                  (double)found[at], due[at], top);
     run_worst = fmax(run_worst, top > 0 ? worst / top : 0);
 }
+
+double run_cosine(const float *found, const double *due, size_t n)
+{
+    double dot = 0, a = 0, b = 0;
+    for (size_t i = 0; i < n; i++) {
+        dot += found[i] * due[i];
+        a += (double)found[i] * found[i];
+        b += due[i] * due[i];
+    }
+    return dot / sqrt(a * b);
+}

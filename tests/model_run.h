@@ -39,4 +39,7 @@ rp_view run_output(const struct run *r, const char *name);
 extern double run_tolerance, run_worst;
 void run_compare(const char *what, const float *found, const double *due, size_t n);
 
+/* Of two vectors. */
+double run_cosine(const float *found, const double *due, size_t n);
+
 #endif

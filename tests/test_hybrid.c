@@ -362,6 +362,13 @@ static void check_sequence(rp_session *ran, rp_session *alone, const struct fami
         assert_rows(ran, "marked", (size_t)f->mcu[s], alone, 0, 1);
 }
 
+/* All sequences of a run, each against itself. */
+static void check_sequences(rp_session *ran, rp_session *alone, const struct family *f)
+{
+    for (size_t i = 0; i < f->batch.n_seqs; i++)
+        check_sequence(ran, alone, f, i);
+}
+
 /* Prefixes of all lengths that matter to chunks of 32 or 64 rows and to convolutions, each with a
  * few children, which do not follow it at once; and sequences of nobody's family. */
 static void make_families(struct family *f, uint64_t seed)
@@ -394,8 +401,7 @@ static void children_are_as_if_uncut(void (*make)(struct net *))
         rp_session *s = make_session(&n, pool, threads == 2),
                    *alone = make_session(&n, NULL, false);
         toy_run_ok(s, &f.batch);
-        for (size_t i = 0; i < f.batch.n_seqs; i++)
-            check_sequence(s, alone, &f, i);
+        check_sequences(s, alone, &f);
         rp_session_destroy(s);
         rp_session_destroy(alone);
         rp_pool_destroy(pool);
@@ -719,11 +725,9 @@ static void same_bits(void (*make)(struct net *))
             }
             rp_session *s = make_session(&n, pool, false), *alone = make_session(&n, NULL, false);
             toy_run_ok(s, &f.batch);
-            for (size_t i = 0; i < f.batch.n_seqs; i++)
-                check_sequence(s, alone, &f, i);
+            check_sequences(s, alone, &f);
             assert_int_equal(rp_session_digest(s, &f.batch, &digest, NULL), RP_OK);
-            for (size_t i = 0; i < f.batch.n_seqs; i++)
-                check_sequence(s, alone, &f, i);
+            check_sequences(s, alone, &f);
             rp_session_destroy(s);
             rp_session_destroy(alone);
             rp_pool_destroy(pool);

@@ -4,6 +4,7 @@
 #include "plan/plan.h"
 #include "tests/alloc_count.h"
 #include "tests/floats.h"
+#include "tests/ops_tables.h"
 #include "tests/toy.h"
 
 #include <math.h>
@@ -18,20 +19,6 @@
 
 #define SEED     UINT64_C(0x64656369)
 #define COUNT(a) (sizeof(a) / sizeof *(a))
-
-static const struct rp_ops *tables[8];
-static size_t n_tables;
-
-static int find_tables(void **state)
-{
-    (void)state;
-    size_t n;
-    const struct rp_ops *const *all = rp_ops_all(&n);
-    for (size_t i = 0; i < n; i++)
-        if ((all[i]->isa & ~rp_isa_detected()) == 0)
-            tables[n_tables++] = all[i];
-    return 0;
-}
 
 /* ---- kernels ------------------------------------------------------------------------------------
  */

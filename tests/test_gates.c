@@ -4,6 +4,7 @@
 #include "ops/ops.h"
 #include "qgemm/qgemm.h"
 #include "tests/floats.h"
+#include "tests/ops_tables.h"
 
 #include <rankplan/machine.h>
 
@@ -25,22 +26,6 @@
 #define COUNT(a)      (sizeof(a) / sizeof *(a))
 
 static const size_t widths[] = {1, 2, 3, 15, 16, 17, 31, 33, 64, 80, 128, 1000, 4096};
-
-static const struct rp_ops *tables[8];
-static size_t n_tables;
-
-static int find_tables(void **state)
-{
-    (void)state;
-    size_t n;
-    const struct rp_ops *const *all = rp_ops_all(&n);
-    for (size_t i = 0; i < n; i++) {
-        if ((all[i]->isa & ~rp_isa_detected()) == 0)
-            tables[n_tables++] = all[i];
-    }
-    assert_string_equal(tables[0]->name, "scalar");
-    return 0;
-}
 
 /* ---- rows ---------------------------------------------------------------------------------------
  */

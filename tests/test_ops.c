@@ -5,6 +5,7 @@
 #include "ops/rope.h"
 #include "qgemm/qgemm.h"
 #include "tests/floats.h"
+#include "tests/ops_tables.h"
 
 #include <rankplan/machine.h>
 
@@ -25,22 +26,6 @@
 #define CANARY        0x7fabcdefu
 #define N_ACTIVATIONS 7
 #define N_POOLINGS    6
-
-static const struct rp_ops *tables[8];
-static size_t n_tables;
-
-static int find_tables(void **state)
-{
-    (void)state;
-    size_t n;
-    const struct rp_ops *const *all = rp_ops_all(&n);
-    for (size_t i = 0; i < n; i++) {
-        if ((all[i]->isa & ~rp_isa_detected()) == 0)
-            tables[n_tables++] = all[i];
-    }
-    assert_string_equal(tables[0]->name, "scalar");
-    return 0;
-}
 
 /* ---- one kernel call, by number ---------------------------------------------------------------
  */

@@ -166,6 +166,22 @@ static void fill_rows(struct shape *s)
     }
 }
 
+/* Near enough to normally distributed, as the weights of models are: how many lines fit together
+ * (qgemm/pack.c) depends on it. */
+static float *model_weights(size_t n)
+{
+    float *const w = rp_aligned_alloc(n * sizeof *w);
+    uint64_t state = 1;
+    for (size_t i = 0; w && i < n; i++) {
+        w[i] = 0;
+        for (int j = 0; j < 6; j++) {
+            state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+            w[i] += (float)(int32_t)(state >> 32) * 0x1p-32f;
+        }
+    }
+    return w;
+}
+
 /* Packs the weights once for each kind of product, and copies the packed ones. */
 static void fill_weights(struct shape *s, const float *w)
 {
@@ -202,7 +218,7 @@ static bool bench_shape(size_t m, size_t n, size_t k, void *arg)
     s->panel_bytes = rp_qgemm_panel_bytes(k);
     s->n_copies = 1 + bench->cold_bytes / s->weights;
     s->reps = 1 + (size_t)((s->kernel->isa ? ROUND_OPS : ROUND_OPS / 100) / ops);
-    float *w = numbers(n * k);
+    float *w = model_weights(n * k);
     s->q = rp_aligned_alloc(m * s->row_bytes);
     s->packed = rp_aligned_alloc(rp_round_up(s->weights * s->n_copies, (size_t)2 << 20));
     s->packed_floats = numbers(floats);

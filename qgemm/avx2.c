@@ -45,6 +45,19 @@ RP_V16_FN v16i qgemm_dot(v16i acc, qgemm_element x, qgemm_lines line)
     return (v16i){accumulate(acc.lo, lo), accumulate(acc.hi, hi)};
 }
 
+/* Results of two lines that fit add up in i16, and share what follows. */
+#define RP_QGEMM_TWOS(h) ((h) >= 3)
+RP_V16_FN v16i qgemm_dot_two(v16i acc, qgemm_element x, v16i line, qgemm_element y, v16i other)
+{
+    const __m256i ones = _mm256_set1_epi16(1);
+    const __m256i lo =
+        _mm256_add_epi16(_mm256_maddubs_epi16(x, line.lo), _mm256_maddubs_epi16(y, other.lo));
+    const __m256i hi =
+        _mm256_add_epi16(_mm256_maddubs_epi16(x, line.hi), _mm256_maddubs_epi16(y, other.hi));
+    return (v16i){accumulate(acc.lo, _mm256_madd_epi16(lo, ones)),
+                  accumulate(acc.hi, _mm256_madd_epi16(hi, ones))};
+}
+
 RP_V16_FN void qgemm_hide(qgemm_element *x)
 {
     __asm__ volatile("" : "+x"(*x));

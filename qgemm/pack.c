@@ -1,4 +1,5 @@
-/* Rounding weights to s8 so that no instruction can saturate on them, and packing them.
+/* Rounding weights to s8 so that no instruction can saturate on them, packing them, and finding
+ * lines that fit together.
  *
  * A row's scale is the smallest at which its largest weight is at most 127 steps and the sum of
  * each of its pairs {2j, 2j+1} at most 128 to either side.  (Weights of opposite signs never add
@@ -19,6 +20,7 @@
 
 #define MOST_WEIGHT 127
 #define MOST_PAIR   128
+#define LINE_BYTES  64
 
 bool rp_qgemm_packed_bytes(size_t n, size_t k, size_t *out)
 {
@@ -97,6 +99,99 @@ static void pack_row(int8_t *panel, size_t column, const struct row *row,
     tail->colsum[column] = sum;
 }
 
+/* ---- which lines fit together -----------------------------------------------------------------
+ *
+ * Of weights as models have them one line in ten fits another, so partners are looked for among 128
+ * lines, those with the most to carry first: nine tenths of all find one.
+ */
+
+#define BLOCK 128 /* lines */
+
+/* A line, and what each of its 32 pairs of weights adds up to: the positive ones, the negative
+ * ones. */
+struct line {
+    uint32_t load; /* of squares, so that one large pair weighs more than two small ones */
+    uint8_t sums[64];
+};
+
+static void weigh(struct line *out, const int8_t *weights)
+{
+    out->load = 0;
+    for (size_t j = 0; j < 32; j++) {
+        const int x = weights[2 * j], y = weights[2 * j + 1];
+        const int up = (x > 0 ? x : 0) + (y > 0 ? y : 0), down = up - x - y;
+        out->sums[j] = (uint8_t)up;
+        out->sums[32 + j] = (uint8_t)down;
+        out->load += (uint32_t)(up * up + down * down);
+    }
+}
+
+static bool fit(const struct line *a, const struct line *b)
+{
+    size_t j = 0;
+    while (j < 64 && a->sums[j] + b->sums[j] <= MOST_PAIR)
+        j++;
+    return j == 64;
+}
+
+/* The n lines by what they carry, the heaviest first. */
+static void sort(const struct line *lines, size_t n, uint8_t *order)
+{
+    for (size_t i = 0; i < n; i++) {
+        size_t j = i;
+        for (; j > 0 && lines[order[j - 1]].load < lines[i].load; j--)
+            order[j] = order[j - 1];
+        order[j] = (uint8_t)i;
+    }
+}
+
+/* The first of the lines order[i..] that is free and fits `line`; n when none does. */
+static size_t find_partner(const struct line *lines, const uint8_t *order, const bool *taken,
+                           size_t i, size_t n, const struct line *line)
+{
+    while (i < n && (taken[i] || !fit(line, &lines[order[i]])))
+        i++;
+    return i;
+}
+
+/* Lines [from, end) to `out`: those that fit from the front, *joined on, the others from the back,
+ * *alone on. */
+static void order_block(const int8_t *weights, size_t from, size_t end, uint16_t *out,
+                        size_t *joined, size_t *alone)
+{
+    struct line lines[BLOCK];
+    uint8_t order[BLOCK];
+    bool taken[BLOCK] = {false};
+    const size_t n = end - from;
+    for (size_t i = 0; i < n; i++)
+        weigh(&lines[i], weights + (from + i) * LINE_BYTES);
+    sort(lines, n, order);
+    for (size_t i = 0; i < n; i++) {
+        if (taken[i])
+            continue;
+        const size_t j = find_partner(lines, order, taken, i + 1, n, &lines[order[i]]);
+        if (j == n) {
+            out[--*alone] = (uint16_t)(from + order[i]);
+            continue;
+        }
+        taken[j] = true;
+        out[(*joined)++] = (uint16_t)(from + order[i]);
+        out[(*joined)++] = (uint16_t)(from + order[j]);
+    }
+}
+
+void rp_qgemm_order_lines(void *panel, size_t k)
+{
+    const size_t n = rp_qgemm_padded(k) / 4;
+    struct rp_qgemm_panel_order *order = rp_qgemm_order(panel, k);
+    size_t joined = 0, alone = n;
+    for (size_t i = 0; i < n; i += BLOCK)
+        order_block(panel, i, n - i < BLOCK ? n : i + BLOCK, order->lines, &joined, &alone);
+    order->n_joined = (uint16_t)(joined & ~(size_t)3);
+    for (size_t i = 0; i < n; i++)
+        order->lines[i] = (uint16_t)(4 * order->lines[i]);
+}
+
 void rp_qgemm_pack_panel(void *panel, const float *w, size_t ldw, size_t n_rows, size_t k,
                          const float *smooth)
 {
@@ -108,4 +203,5 @@ void rp_qgemm_pack_panel(void *panel, const float *w, size_t ldw, size_t n_rows,
         pack_row(panel, r, &row, &tail);
     }
     memcpy((unsigned char *)panel + rp_qgemm_padded(k) * RP_QGEMM_NR, &tail, sizeof tail);
+    rp_qgemm_order_lines(panel, k);
 }

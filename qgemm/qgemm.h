@@ -19,7 +19,13 @@
  *               w[l*4] .. w[l*4+3]          (what vpdpbusd, tdpbusd and usdot read)
  *               16 x f32 column_scale
  *               16 x i32 colsum
+ *               u16 n_twos, u16 lines[k_padded/4], padded to whole lines of 64 bytes
  *     k_padded is k rounded up to 64; columns past n and lines past k are zeros.
+ *
+ * `lines` are the numbers of all lines in an order in which two by two, for the first n_twos of
+ * them, they fit together: in each column, bytes 0 and 1 of both lines stay within 128 to either
+ * side, and so do bytes 2 and 3.  On those two results of vpmaddubsw are added in i16 before they
+ * are widened, which spares a quarter of the multiplications and moves no bit.
  *
  * A row of Q is k_padded bytes (those past k are never multiplied by anything but 0, but are
  * initialised) and then a line of 64 bytes that begins with
@@ -53,7 +59,8 @@ static inline size_t rp_qgemm_row_bytes(size_t k)
 
 static inline size_t rp_qgemm_panel_bytes(size_t k)
 {
-    return rp_qgemm_padded(k) * RP_QGEMM_NR + 128;
+    const size_t lines = rp_qgemm_padded(k) / 4;
+    return lines * 64 + 128 + (2 + 2 * lines + 63) / 64 * 64;
 }
 
 /* The line after a row's bytes. */
@@ -67,6 +74,19 @@ struct rp_qgemm_panel_tail {
     float scale[RP_QGEMM_NR];
     int32_t colsum[RP_QGEMM_NR];
 };
+
+/* What follows those, up to the panel's end. */
+struct rp_qgemm_panel_order {
+    uint16_t n_joined; /* a multiple of four */
+    uint16_t lines[];  /* k_padded/4, each 4 times its number: where it begins in a row of Q */
+};
+
+/* The order of the panel that begins at `panel`. */
+static inline struct rp_qgemm_panel_order *rp_qgemm_order(void *panel, size_t k)
+{
+    return (void *)((unsigned char *)panel + rp_qgemm_padded(k) * RP_QGEMM_NR +
+                    sizeof(struct rp_qgemm_panel_tail));
+}
 
 /* One product.  The residual may be C itself (in place). */
 struct rp_qgemm_args {
@@ -114,5 +134,8 @@ bool rp_qgemm_packed_bytes(size_t n, size_t k, size_t *out);
  * a scale of NaN, so that nothing made of it looks like a number. */
 void rp_qgemm_pack_panel(void *panel, const float *w, size_t ldw, size_t n_rows, size_t k,
                          const float *smooth);
+
+/* Writes the order of a panel's lines behind them.  Part of rp_qgemm_pack_panel. */
+void rp_qgemm_order_lines(void *panel, size_t k);
 
 #endif

@@ -18,6 +18,8 @@
  *     qgemm_broadcast(q)    loads them
  *     qgemm_dot(acc, e, l)  adds each column's products
  *     qgemm_hide(&e)        has the compiler forget what e is, at no cost
+ *     RP_QGEMM_TWOS(h)      whether tiles of h rows take lines two by two, in the panel's order
+ *     qgemm_dot_two(acc, e, l, e2, l2)  adds the products of two lines that fit (qgemm.h)
  *
  * The loops, from the outside in:
  *
@@ -160,6 +162,67 @@ typedef void tile_fn(const struct tile *t, const uint8_t *q, const uint8_t *b, f
         b += UNROLL * LINE_BYTES;                                                                  \
     }
 
+#ifdef RP_QGEMM_TWOS
+#define TWO_START(i, unused)                                                                       \
+    if (i < h) {                                                                                   \
+        at[i] = q + i * t->row_bytes;                                                              \
+        __asm__("" : "+r"(at[i]));                                                                 \
+    }
+/* clang would load the elements of all rows first, and spill accumulators for them. */
+#ifdef __clang__
+#define ROWS_APART __asm__ volatile("" ::: "memory");
+#else
+#define ROWS_APART
+#endif
+#define LINES_AT(offset) qgemm_load(b + (offset) * (LINE_BYTES / 4))
+#define TWO_ROW(i, unused)                                                                         \
+    if (i < h) {                                                                                   \
+        acc[i][0] = qgemm_dot_two(acc[i][0], qgemm_broadcast(at[i] + x), lines,                    \
+                                  qgemm_broadcast(at[i] + y), others);                             \
+        ROWS_APART                                                                                 \
+    }
+#define TWO(n)                                                                                     \
+    {                                                                                              \
+        const size_t x = line[n], y = line[n + 1];                                                 \
+        const qgemm_lines lines = LINES_AT(x), others = LINES_AT(y);                               \
+        EACH_ROW(TWO_ROW, 0)                                                                       \
+    }
+#define TWOS(fetch)                                                                                \
+    for (; line < alone; line += UNROLL) {                                                         \
+        fetch next += next_step;                                                                   \
+        TWO(0)                                                                                     \
+        TWO(2)                                                                                     \
+    }
+#define ONE_ROW(i, unused)                                                                         \
+    if (i < h)                                                                                     \
+        acc[i][0] = qgemm_dot(acc[i][0], qgemm_broadcast(at[i] + x), lines);
+
+/* All lines of one panel, in its order. */
+static inline __attribute__((always_inline)) void add_twos(const unsigned h, const struct tile *t,
+                                                           const uint8_t *q, const uint8_t *b,
+                                                           v16i (*acc)[WIDTH_MAX])
+{
+    const struct rp_qgemm_panel_order *order =
+        (const void *)(b + t->n_lines * LINE_BYTES + sizeof(struct rp_qgemm_panel_tail));
+    const uint16_t *line = order->lines, *const end = line + t->n_lines,
+                   *const alone = line + order->n_joined;
+    const uint8_t *at[RP_QGEMM_MR];
+    uintptr_t next = t->next;
+    const size_t next_step = t->next_step;
+    EACH_ROW(TWO_START, 0)
+    if (t->dense) {
+        TWOS(FETCH_ALL)
+    } else {
+        TWOS(FETCH_ONE)
+    }
+    for (; line < end; line++) {
+        const size_t x = line[0];
+        const qgemm_lines lines = LINES_AT(x);
+        EACH_ROW(ONE_ROW, 0)
+    }
+}
+#endif
+
 static inline __attribute__((always_inline)) void run_tile(const unsigned h, const unsigned w,
                                                            const struct tile *t, const uint8_t *q,
                                                            const uint8_t *b, float *sums,
@@ -167,7 +230,13 @@ static inline __attribute__((always_inline)) void run_tile(const unsigned h, con
 {
     v16i acc[RP_QGEMM_MR][WIDTH_MAX];
     EACH_ROW(ZERO_ROW, 0)
-
+#ifdef RP_QGEMM_TWOS
+    if (RP_QGEMM_TWOS(h)) {
+        add_twos(h, t, q, b, acc);
+        EACH_ROW(STORE_ROW, 0)
+        return;
+    }
+#endif
     const uint8_t *row[(RP_QGEMM_MR + 2) / 3];
     const size_t row_bytes = t->row_bytes, panel_bytes = t->panel_bytes;
     EACH_BASE(BASE_START)
@@ -265,10 +334,18 @@ void RUN(const struct rp_qgemm_args *args, size_t m0, size_t m1, size_t p0, size
 
 /* ---- the ceiling ---------------------------------------------------------------------------- */
 
+#ifdef RP_QGEMM_TWOS
+_Static_assert(RP_QGEMM_TWOS(RP_QGEMM_MR), "the inner product of the highest tile is the ceiling");
+#define PEAK_LINES     2
+#define PEAK_STEP(acc) qgemm_dot_two(acc, element, lines, element, others)
+#else
+#define PEAK_LINES     1
+#define PEAK_STEP(acc) qgemm_dot(acc, element, lines)
+#endif
 #define PEAK_DOT(i, j)                                                                             \
     if (j < w) {                                                                                   \
         qgemm_hide(&element);                                                                      \
-        acc[i][j] = qgemm_dot(acc[i][j], element, lines);                                          \
+        acc[i][j] = PEAK_STEP(acc[i][j]);                                                          \
     }
 #define PEAK_SUM(i, j)                                                                             \
     if (j < w)                                                                                     \
@@ -283,11 +360,14 @@ size_t PEAK(size_t rounds, void *sink)
     v16i acc[h][WIDTH_MAX], sum = vi_set1(0);
     qgemm_element element = qgemm_broadcast(sink);
     const qgemm_lines lines = qgemm_load(sink);
+#ifdef RP_QGEMM_TWOS
+    const qgemm_lines others = qgemm_load((const uint8_t *)sink + LINE_BYTES);
+#endif
     EACH_ROW(ZERO_ROW, 0)
     for (size_t r = 0; r < rounds; r++) {
         EACH_ROW(PEAK_ROW, 0)
     }
     EACH_ROW(PEAK_SUM_ROW, 0)
     v_store(sink, v_from_bits(sum));
-    return rounds * h * w * RP_QGEMM_STEP * LINE_BYTES;
+    return rounds * h * w * RP_QGEMM_STEP * PEAK_LINES * LINE_BYTES;
 }

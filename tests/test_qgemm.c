@@ -130,6 +130,7 @@ enum operands {
     OP_ZERO_Q,   /* q = 0: what takes 128 off each has its worst case here */
     OP_ZERO_W,   /* w = 0 */
     OP_NEGATIVE, /* q = 0 or 255, pairs at the bound and negative */
+    OP_TWOS,     /* q = 255, lines at the bound that fit only those four further or four back */
     N_OPERANDS
 };
 
@@ -165,12 +166,26 @@ static void random_pair(int *out, enum operands op)
             out[j] = -out[j];
 }
 
+/* The pair at i for OP_TWOS, or of line 0 what the pair of line 4 is to be: by lines, 100 and 28 to
+ * the one side and as much to the other. */
+static void pair_of_twos(int *out, size_t i)
+{
+    const bool heavy = i / 16 % 2 == 0, down = i / 2 % 2;
+    out[0] = heavy ? 60 : 13;
+    out[1] = heavy ? 40 : 15;
+    for (size_t j = 0; j < 2 && down; j++)
+        out[j] = -out[j];
+}
+
 /* A row of weights, k_padded long; those past k are 0. */
 static void random_weights(int8_t *w, size_t k, enum operands op)
 {
     for (size_t i = 0; i < rp_qgemm_padded(k); i += 2) {
         int pair[2];
-        random_pair(pair, op);
+        if (op == OP_TWOS)
+            pair_of_twos(pair, i);
+        else
+            random_pair(pair, op);
         w[i] = (int8_t)(i < k ? pair[0] : 0);
         w[i + 1] = (int8_t)(i + 1 < k ? pair[1] : 0);
     }
@@ -179,7 +194,8 @@ static void random_weights(int8_t *w, size_t k, enum operands op)
 static uint8_t random_q(enum operands op)
 {
     switch (op) {
-    case OP_WORST: return 255;
+    case OP_WORST:
+    case OP_TWOS: return 255;
     case OP_TURNS:
     case OP_ONE_HOT:
     case OP_ZERO_Q: return 0;
@@ -276,6 +292,8 @@ static void pack(struct problem *p)
         memcpy(panel + padded * 16 + j % 16 * 4, &p->scale[j], 4);
         memcpy(panel + padded * 16 + 64 + j % 16 * 4, &sum, 4);
     }
+    for (size_t i = 0; i < panels_of(p); i++)
+        rp_qgemm_order_lines(p->packed + i * bytes, p->k);
 }
 
 enum { WITH_BIAS = 1, WITH_RESIDUAL = 2, WITH_FACTOR = 4 }; /* a factor is a residual, too */
@@ -707,6 +725,40 @@ static void check_channel(const int8_t *q, float scale, int32_t sum, const float
     assert_int_equal(sum, want_sum);
 }
 
+/* Whether two lines fit in all columns: what each pair of either adds up to, to either side. */
+static bool lines_fit(const int8_t *a, const int8_t *b)
+{
+    bool fit = true;
+    for (size_t j = 0; j < 64; j += 2) {
+        int up = 0, down = 0;
+        for (size_t i = j; i < j + 2; i++) {
+            up += (a[i] > 0 ? a[i] : 0) + (b[i] > 0 ? b[i] : 0);
+            down -= (a[i] < 0 ? a[i] : 0) + (b[i] < 0 ? b[i] : 0);
+        }
+        fit = fit && up <= 128 && down <= 128;
+    }
+    return fit;
+}
+
+/* Every line is there once, and those that are joined fit. */
+static void check_order(void *panel, size_t k)
+{
+    const struct rp_qgemm_panel_order *order = rp_qgemm_order(panel, k);
+    const size_t n = rp_qgemm_padded(k) / 4;
+    bool *seen = calloc(n, sizeof *seen);
+    assert_non_null(seen);
+    assert_true(order->n_joined <= n && order->n_joined % 4 == 0);
+    for (size_t i = 0; i < n; i++) {
+        const size_t line = order->lines[i] / 4u;
+        assert_true(order->lines[i] % 4 == 0 && line < n && !seen[line]);
+        seen[line] = true;
+    }
+    for (size_t i = 0; i < order->n_joined; i += 2)
+        assert_true(lines_fit((int8_t *)panel + order->lines[i] * 16,
+                              (int8_t *)panel + order->lines[i + 1] * 16));
+    free(seen);
+}
+
 static void check_packed(size_t n_rows, size_t k, bool with_smooth)
 {
     const size_t ldw = k + random_below(5), padded = rp_qgemm_padded(k);
@@ -732,6 +784,7 @@ static void check_packed(size_t n_rows, size_t k, bool with_smooth)
             assert_int_equal(row[l], 0);
         assert_true(r < n_rows || (bits(tail.scale[r]) == 0 && tail.colsum[r] == 0));
     }
+    check_order(panel, k);
     free(w);
     free(smooth);
     free(panel);
@@ -749,6 +802,55 @@ static void test_packing(void **state)
     check_packed(16, RP_QGEMM_K_MAX, false);
 }
 
+/* How many lines of a panel of k columns find a partner. */
+static size_t joined(size_t k, float (*weight)(size_t i))
+{
+    float *w = floats(16 * k);
+    for (size_t i = 0; i < 16 * k; i++)
+        w[i] = weight(i);
+    uint8_t *panel = allocate(rp_qgemm_panel_bytes(k));
+    rp_qgemm_pack_panel(panel, w, k, 16, k, NULL);
+    check_order(panel, k);
+    const size_t n = rp_qgemm_order(panel, k)->n_joined;
+    free(w);
+    free(panel);
+    return n;
+}
+
+/* Near enough to a normal distribution, which is what weights of models have. */
+static float normal(size_t i)
+{
+    float sum = 0;
+    (void)i;
+    for (size_t j = 0; j < 6; j++)
+        sum += random_float();
+    return sum;
+}
+
+static float heavy(size_t i)
+{
+    (void)i;
+    return 1;
+}
+
+/* Lines at the bound, lines of seven tenths of it, and lines of a quarter: the second kind fits
+ * only the third, which fits itself as well. */
+static float heavy_and_light(size_t i)
+{
+    static const float kinds[] = {1, 0.7f, 0.25f, 1};
+    return kinds[i / 4 % 4];
+}
+
+static void test_joining(void **state)
+{
+    (void)state;
+    random_start();
+    assert_int_equal(joined(512, heavy), 0);
+    assert_int_equal(joined(512, heavy_and_light), 64);
+    assert_true(joined(384, normal) >= 96 * 8 / 10);
+    assert_true(joined(1536, normal) >= 384 * 9 / 10);
+}
+
 /* 63.5 and the float after 64.5 add up to 128 in floats, and both round up: the one that was lifted
  * more is lowered again. */
 static void test_packing_lowers(void **state)
@@ -758,7 +860,8 @@ static void test_packing_lowers(void **state)
     /* The last pair is of opposite signs, which never add up: nothing is lowered. */
     const float w[5][2] = {{more, less}, {less, more}, {-more, -less}, {-less, -more}, {-127, 127}};
     static const int want[5][2] = {{63, 65}, {65, 63}, {-63, -65}, {-65, -63}, {-127, 127}};
-    _Alignas(64) int8_t panel[64 * RP_QGEMM_NR + 128];
+    _Alignas(64) int8_t panel[64 * RP_QGEMM_NR + 128 + 64];
+    assert_int_equal(sizeof panel, rp_qgemm_panel_bytes(2));
     struct rp_qgemm_panel_tail tail;
     rp_qgemm_pack_panel(panel, w[0], 2, COUNT(w), 2, NULL);
     memcpy(&tail, panel + 64 * RP_QGEMM_NR, sizeof tail);
@@ -777,13 +880,14 @@ static void test_packing_nonfinite(void **state)
     static const float bad[] = {NAN, INFINITY, -INFINITY};
     for (size_t i = 0; i < 2 * COUNT(bad); i++) {
         float w[3][70];
-        _Alignas(64) unsigned char panel[128 * RP_QGEMM_NR + 128];
+        _Alignas(64) unsigned char panel[128 * RP_QGEMM_NR + 128 + 128];
+        assert_int_equal(sizeof panel, rp_qgemm_panel_bytes(70));
         struct rp_qgemm_panel_tail tail;
         for (size_t j = 0; j < COUNT(w) * COUNT(w[0]); j++)
             w[j / 70][j % 70] = random_float();
         w[1][i % 2 ? 69 : 0] = bad[i / 2];
         rp_qgemm_pack_panel(panel, w[0], 70, 3, 70, NULL);
-        memcpy(&tail, panel + sizeof panel - sizeof tail, sizeof tail);
+        memcpy(&tail, panel + 128 * RP_QGEMM_NR, sizeof tail);
         assert_true(isnan(tail.scale[1]));
         assert_true(tail.scale[0] > 0 && tail.scale[2] > 0);
         assert_int_equal(tail.colsum[1], 0);
@@ -795,7 +899,7 @@ static void test_packed_bytes(void **state)
     (void)state;
     size_t size = 7;
     assert_true(rp_qgemm_packed_bytes(17, 3, &size));
-    assert_int_equal(size, 2 * (64 * 16 + 128));
+    assert_int_equal(size, 2 * (64 * 16 + 128 + 64));
     assert_true(rp_qgemm_packed_bytes(0, 3, &size));
     assert_int_equal(size, 0);
     size = 7;
@@ -899,10 +1003,10 @@ int main(void)
         CHECK(peak),
     };
     static const struct CMUnitTest others[] = {
-        cmocka_unit_test(test_packing),           cmocka_unit_test(test_packing_lowers),
-        cmocka_unit_test(test_packing_nonfinite), cmocka_unit_test(test_packed_bytes),
-        cmocka_unit_test(test_selection),         cmocka_unit_test(test_levels),
-        cmocka_unit_test(test_row_block_size),
+        cmocka_unit_test(test_packing),        cmocka_unit_test(test_joining),
+        cmocka_unit_test(test_packing_lowers), cmocka_unit_test(test_packing_nonfinite),
+        cmocka_unit_test(test_packed_bytes),   cmocka_unit_test(test_selection),
+        cmocka_unit_test(test_levels),         cmocka_unit_test(test_row_block_size),
     };
     static const struct rp_qgemm_kernel plain[] = {
         {"qgemm_u8_12x32__plain", RP_ISA_SCALAR, 12, 32, test_qgemm_u8_12x32__plain_run,

@@ -131,28 +131,44 @@ static bool may_be_int8(const struct quantizing *q, const struct rp_step *step)
            step->p.experts.inner <= RP_QGEMM_K_MAX && used_once(q, &q->graph->nodes[step->node]);
 }
 
+static void count_uses(struct quantizing *q)
+{
+    for (size_t i = 0; i < q->graph->n_nodes; i++)
+        for (size_t k = 0; k < count_weights(&q->graph->nodes[i]); k++) {
+            const rp_weight w = weight_at(&q->graph->nodes[i], k);
+            if (w >= 0)
+                q->choices[w].uses++;
+        }
+}
+
+/* A node's products, if nothing else speaks against it. */
+static void choose_node(struct quantizing *q, const struct rp_node *node)
+{
+    if (node->op == RP_OP_GEMM) {
+        q->choices[weight_at(node, 0)].chosen = true;
+        return;
+    }
+    const size_t n = (size_t)node->p.experts.options.n_experts;
+    const rp_weight *up = node->p.experts.weights, *down = up + n;
+    for (size_t e = 0; e < n; e++) {
+        q->choices[up[e]].chosen = q->choices[down[e]].chosen = true;
+        q->choices[up[e]].shared = up;
+        q->choices[up[e]].n_shared = n;
+        q->choices[down[e]].of_few = true;
+    }
+}
+
 /* A weight is chosen when every use of it can be INT8, and the weights of experts all together. */
 static void choose(struct quantizing *q)
 {
     const struct rp_node *nodes = q->graph->nodes;
-    for (size_t i = 0; i < q->graph->n_nodes; i++)
-        for (size_t k = 0; k < count_weights(&nodes[i]); k++)
-            if (weight_at(&nodes[i], k) >= 0)
-                q->choices[weight_at(&nodes[i], k)].uses++;
+    count_uses(q);
     for (size_t s = 0; s < q->plan->n_steps; s++) {
         const struct rp_step *step = &q->plan->steps[s];
-        const struct rp_node *node = &nodes[step->node];
         if (!may_be_int8(q, step))
             continue;
         q->may[step->node] = true;
-        const size_t n = node->op == RP_OP_EXPERTS ? count_weights(node) : 1;
-        for (size_t k = 0; k < n; k++)
-            q->choices[weight_at(node, k)].chosen = true;
-        for (size_t k = 0; node->op == RP_OP_EXPERTS && k < n / 2; k++) {
-            q->choices[weight_at(node, k)].shared = node->p.experts.weights;
-            q->choices[weight_at(node, k)].n_shared = n / 2;
-            q->choices[weight_at(node, n / 2 + k)].of_few = true;
-        }
+        choose_node(q, &nodes[step->node]);
     }
     for (size_t i = 0; i < q->graph->n_nodes; i++)
         for (size_t k = 0; !q->may[i] && k < count_weights(&nodes[i]); k++)

@@ -384,6 +384,8 @@ static const uint32_t levels[] = {RP_ISA_SCALAR,
                                   RP_ISA_AVX2 | RP_ISA_AVX_VNNI,
                                   RP_ISA_AVX2 | RP_ISA_AVX512,
                                   RP_ISA_AVX2 | RP_ISA_AVX512 | RP_ISA_AVX512_VNNI,
+                                  RP_ISA_AVX2 | RP_ISA_AVX512 | RP_ISA_AVX512_VNNI |
+                                      RP_ISA_AMX_INT8,
                                   RP_ISA_NEON,
                                   RP_ISA_NEON | RP_ISA_DOTPROD,
                                   RP_ISA_NEON | RP_ISA_DOTPROD | RP_ISA_I8MM,
@@ -1028,6 +1030,49 @@ static void experts_that_stay(void **state)
     }
 }
 
+/* Another graph over weights that one graph turned: experts whose `up` share their factors are in
+ * INT8 there too; those of two ops, which no one rounding of a row suits, are in FP32. */
+static void experts_of_another_graph(void **state)
+{
+    (void)state;
+    const rp_bucket bucket = {32, 4, 4};
+    struct made m;
+    rp_weight up[4], down[4];
+    rp_experts o = {.n_experts = 2, .n_used = 1};
+    make(&m, 3);
+    const rp_value x = embed(&m, "x", 12, 1), logits = embed(&m, "logits", 2, 1);
+    for (size_t e = 0; e < 4; e++) {
+        up[e] = weight(&m, "up", 10, 12, 1, 0);
+        down[e] = weight(&m, "down", 12, 5, 1, 0);
+    }
+    for (size_t k = 0; k < 4; k += 2) {
+        o.up = up + k;
+        o.down = down + k;
+        output(&m, k ? "second" : "first",
+               rp_graph_experts(m.toy.graph, k ? "b" : "a", x, logits, &o, -1), 12);
+    }
+    to_int8(&m, NULL);
+    for (int mixed = 0; mixed < 2; mixed++) {
+        const rp_embed_table tables[] = {{0, RP_INDEX_IDS, 0}, {1, RP_INDEX_IDS, 0}};
+        rp_graph *g;
+        rp_plan *plan;
+        rp_error err;
+        o.up = (const rp_weight[]){up[1], up[mixed ? 2 : 0]};
+        o.down = down + 1;
+        assert_int_equal(rp_graph_create(&g, NULL), RP_OK);
+        const rp_value rows = rp_graph_embed(g, "x", 1, &tables[0]);
+        const rp_value shares = rp_graph_embed(g, "logits", 1, &tables[1]);
+        rp_graph_output(g, "y", rp_graph_experts(g, "c", rows, shares, &o, -1), RP_ROWS_TOKENS, 12);
+        if (rp_plan_compile(g, m.toy.weights, &bucket, NULL, &plan, &err) != RP_OK)
+            fail_msg("%s", err.message);
+        assert_string_equal(plan->steps[plan->n_steps - 1].kernel,
+                            mixed ? plan->gemm->name : plan->qgemm->name);
+        rp_plan_destroy(plan);
+        rp_graph_destroy(g);
+    }
+    unmake(&m);
+}
+
 /* What the contract says of a weight's factors; cubes and the largest |weights| of its columns. */
 static void check_factors(const double *cubes, const float *largest, size_t n, const float *found)
 {
@@ -1095,7 +1140,7 @@ static void add_inner_rows(const struct made *m, const struct mixture *s, const 
 static void factors_of_experts(void **state)
 {
     (void)state;
-    static const size_t lengths[] = {60, 0, 500}, more[] = {7};
+    static const size_t lengths[] = {60, 0, 4500}, more[] = {7};
     rp_pool *pool = toy_pool(3);
     struct toy_batch b[2];
     static float first[N_MIXED][INNER_MIXED];
@@ -1287,6 +1332,7 @@ int main(void)
         cmocka_unit_test(graphs_say_it),
         cmocka_unit_test(precision_of_experts),
         cmocka_unit_test(experts_that_stay),
+        cmocka_unit_test(experts_of_another_graph),
         cmocka_unit_test(factors_of_experts),
         cmocka_unit_test(factors_of_experts_given),
         cmocka_unit_test(work_of_experts),

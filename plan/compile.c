@@ -32,7 +32,7 @@ void rp_plan_destroy(rp_plan *plan)
         if (plan->steps[s].op == RP_OP_ATTENTION)
             rp_aligned_free(plan->steps[s].p.attention.rel);
         if (plan->steps[s].op == RP_OP_EXPERTS)
-            free(plan->steps[s].p.experts.packed);
+            free(plan->steps[s].p.experts.each);
     }
     for (size_t i = 0; i < plan->n_ropes; i++)
         rp_aligned_free(plan->ropes[i].table);

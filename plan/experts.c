@@ -9,34 +9,50 @@
  * A row takes its experts in ascending order whichever rows are beside it, and a product's rows do
  * not depend on each other, so neither do a row's bits.  An expert that no row of the block chose
  * is not touched.
+ *
+ * In INT8 the rows come rounded: once, whichever experts then multiply them.  What an expert's gate
+ * makes of a row is rounded here, between its two products, by factors of its own.
  */
 #include "plan/run.h"
 
+#include "pool/error.h"
 #include "pool/memory.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* What a block of rows needs beside its result; all elements have four bytes. */
 enum part {
-    PART_X,      /* rows of an expert, as they come in, */
-    PART_WIDE,   /* behind its first product, */
-    PART_GATED,  /* behind its gate, */
-    PART_Y,      /* and behind its second product */
-    PART_SHARES, /* of all experts, of one row */
-    PART_CHOSEN, /* of each row its experts, ascending, */
-    PART_SHARE,  /* and their shares */
-    PART_ORDER,  /* places in the two before, expert by expert */
-    PART_FIRST,  /* each expert's first in PART_ORDER */
+    PART_X,       /* rows of an expert, as they come in, */
+    PART_WIDE,    /* behind its first product, */
+    PART_GATED,   /* behind its gate, */
+    PART_ROUNDED, /* these in INT8, */
+    PART_Y,       /* and behind its second product */
+    PART_SHARES,  /* of all experts, of one row */
+    PART_CHOSEN,  /* of each row its experts, ascending, */
+    PART_SHARE,   /* and their shares */
+    PART_ORDER,   /* places in the two before, expert by expert */
+    PART_FIRST,   /* each expert's first in PART_ORDER */
     N_PARTS
 };
 
+/* Of a row that a product over k columns reads. */
+static size_t operand_floats(const struct rp_step *step, size_t k)
+{
+    return step->p.experts.int8 ? rp_qgemm_row_bytes(k) / sizeof(float) : k;
+}
+
 static bool count_of(const struct rp_step *step, enum part part, size_t rows, size_t *out)
 {
+    const size_t inner = step->p.experts.inner;
     switch (part) {
-    case PART_X:
+    case PART_X: return rp_mul_ok(rows, operand_floats(step, step->width), out);
+    case PART_WIDE: return rp_mul_ok(2 * rows, inner, out);
+    case PART_GATED: return rp_mul_ok(rows, inner, out);
+    case PART_ROUNDED:
+        return rp_mul_ok(rows, step->p.experts.int8 ? operand_floats(step, inner) : 0, out);
     case PART_Y: return rp_mul_ok(rows, step->width, out);
-    case PART_WIDE: return rp_mul_ok(2 * rows, step->p.experts.inner, out);
-    case PART_GATED: return rp_mul_ok(rows, step->p.experts.inner, out);
     case PART_SHARES: *out = step->p.experts.n_experts; return true;
     case PART_FIRST: *out = step->p.experts.n_experts + 1; return true;
     default: *out = rows * step->p.experts.n_used; return true; /* both are bounded */
@@ -60,6 +76,15 @@ static bool place(const struct rp_step *step, size_t rows, size_t at[N_PARTS], s
 static size_t block_rows(size_t rows)
 {
     return rows < RP_EXPERTS_ROWS ? rows : RP_EXPERTS_ROWS;
+}
+
+static void find_parts(const struct rp_step *step, size_t rows, unsigned char *scratch,
+                       float *part[N_PARTS])
+{
+    size_t at[N_PARTS], end;
+    (void)place(step, rows, at, &end); /* it did when the plan was made */
+    for (int i = 0; i < N_PARTS; i++)
+        part[i] = (float *)(void *)(scratch + at[i]);
 }
 
 bool rp_experts_scratch_bytes(const struct rp_step *step, size_t rows, size_t *out)
@@ -129,25 +154,45 @@ static void group(const uint32_t *chosen, size_t n, size_t n_experts, uint32_t *
 /* ---- computing ---------------------------------------------------------------------------------
  */
 
-static void multiply(const struct rp_plan *plan, const void *packed, const float *a, size_t rows,
-                     size_t k, float *c, size_t n)
+/* An expert's rows, side by side in PART_X; x has rows of `floats`. */
+static void gather(const struct rp_step *step, const float *x, size_t floats, const uint32_t *mine,
+                   size_t rows, float *to)
 {
-    const struct rp_gemm_args args = {
-        .a = a, .lda = k, .packed = packed, .n = n, .k = k, .c = c, .ldc = n};
-    plan->gemm->run(&args, 0, rows, 0, (n + RP_GEMM_NR - 1) / RP_GEMM_NR);
+    for (size_t i = 0; i < rows; i++)
+        memcpy(to + i * floats, x + mine[i] / step->p.experts.n_used * floats, floats * sizeof *x);
 }
 
-/* What one expert makes of the rows in PART_X, into PART_Y. */
-static void run_expert(const struct rp_step *step, const struct rp_plan *plan, size_t e,
-                       size_t rows, float *const *part)
+static void multiply(const struct rp_step *step, const struct rp_plan *plan, const void *packed,
+                     const float *rows, size_t n_rows, size_t k, float *c, size_t n)
 {
-    const size_t inner = step->p.experts.inner, n = step->p.experts.n_experts;
-    multiply(plan, step->p.experts.packed[e], part[PART_X], rows, step->width, part[PART_WIDE],
-             2 * inner);
+    const struct rp_operands from = {
+        .rows = rows, .packed = packed, .k = k, .int8 = step->p.experts.int8};
+    const struct rp_product to = {.c = c, .n = n, .ldc = n};
+    rp_multiply(plan, &from, &to, n_rows, 0, (n + RP_GEMM_NR - 1) / RP_GEMM_NR);
+}
+
+/* What an expert's second product multiplies, of the rows in PART_X, into PART_GATED. */
+static void run_up(const struct rp_step *step, const struct rp_plan *plan,
+                   const struct rp_expert *expert, size_t rows, float *const *part)
+{
+    const size_t inner = step->p.experts.inner;
+    multiply(step, plan, expert->up, part[PART_X], rows, step->width, part[PART_WIDE], 2 * inner);
     plan->ops->glu(step->p.experts.activation, part[PART_WIDE], 2 * inner, inner, part[PART_GATED],
                    inner, rows);
-    multiply(plan, step->p.experts.packed[n + e], part[PART_GATED], rows, inner, part[PART_Y],
-             step->width);
+}
+
+/* And what that makes of them, into PART_Y. */
+static void run_down(const struct rp_step *step, const struct rp_plan *plan,
+                     const struct rp_expert *expert, size_t rows, float *const *part)
+{
+    const size_t inner = step->p.experts.inner;
+    const float *operand = part[PART_GATED];
+    if (step->p.experts.int8) {
+        operand = part[PART_ROUNDED];
+        plan->ops->quantize(part[PART_GATED], inner, expert->factors, inner,
+                            (uint8_t *)part[PART_ROUNDED], rows);
+    }
+    multiply(step, plan, expert->down, operand, rows, inner, part[PART_Y], step->width);
 }
 
 static void run_block(const struct rp_step *step, const struct rp_plan *plan, const float *x,
@@ -155,12 +200,9 @@ static void run_block(const struct rp_step *step, const struct rp_plan *plan, co
                       unsigned char *scratch)
 {
     const size_t w = step->width, n = step->p.experts.n_experts, used = step->p.experts.n_used;
-    size_t at[N_PARTS], end;
+    const size_t x_floats = operand_floats(step, w);
     float *part[N_PARTS];
-    if (!place(step, rows, at, &end)) /* it did when the plan was made */
-        return;
-    for (int i = 0; i < N_PARTS; i++)
-        part[i] = (float *)(void *)(scratch + at[i]);
+    find_parts(step, rows, scratch, part);
     uint32_t *chosen = (uint32_t *)(void *)part[PART_CHOSEN];
     uint32_t *order = (uint32_t *)(void *)part[PART_ORDER];
     uint32_t *first = (uint32_t *)(void *)part[PART_FIRST];
@@ -173,10 +215,11 @@ static void run_block(const struct rp_step *step, const struct rp_plan *plan, co
     for (size_t e = 0; e < n; e++) {
         const uint32_t *mine = order + first[e];
         const size_t n_rows = first[e + 1] - first[e];
-        for (size_t i = 0; i < n_rows; i++)
-            memcpy(part[PART_X] + i * w, x + mine[i] / used * w, w * sizeof *x);
-        if (n_rows)
-            run_expert(step, plan, e, n_rows, part);
+        if (n_rows == 0)
+            continue;
+        gather(step, x, x_floats, mine, n_rows, part[PART_X]);
+        run_up(step, plan, &step->p.experts.each[e], n_rows, part);
+        run_down(step, plan, &step->p.experts.each[e], n_rows, part);
         for (size_t i = 0; i < n_rows; i++)
             plan->ops->add_scaled(part[PART_SHARE][mine[i]], part[PART_Y] + i * w, w,
                                   y + mine[i] / used * w);
@@ -194,4 +237,98 @@ void rp_step_experts(const struct rp_step *step, const struct rp_frame *f, size_
                   step->n_in == 3 ? rp_frame_row(f, step->in[2], r) : NULL,
                   rp_frame_row(f, step->out, r), n, f->scratch + plan->step_scratch);
     }
+}
+
+/* ---- calibrating -------------------------------------------------------------------------------
+ *
+ * What an expert's `down` multiplies is no step's result, so nobody can observe it: it is computed
+ * once more from what the step read, expert by expert, each by one worker, so that sums have one
+ * order.
+ */
+
+/* So many rows choose at once: then an expert's weights are read for many of them. */
+#define CHOOSING_ROWS ((size_t)4096)
+
+struct calibration {
+    const struct rp_step *step;
+    const struct rp_plan *plan;
+    const float *x;
+    uint32_t *chosen, *order, *first; /* as the parts of a block */
+    float *share;                     /* of one row; */
+    float *shares;                    /* of all experts */
+    unsigned char *scratch;           /* of each worker, for a block of rows */
+    size_t scratch_bytes;
+    const rp_weight *down;
+    double *const *cubes;
+};
+
+static void add_cubes(const float *x, size_t rows, size_t width, double *cubes)
+{
+    for (size_t r = 0; r < rows; r++)
+        for (size_t j = 0; j < width; j++) {
+            const double a = fabs((double)x[r * width + j]);
+            cubes[j] += a * a * a;
+        }
+    cubes[width] += (double)rows;
+}
+
+static void calibrate_expert(void *arg, size_t e, int worker)
+{
+    const struct calibration *c = arg;
+    const struct rp_step *step = c->step;
+    float *part[N_PARTS];
+    find_parts(step, RP_EXPERTS_ROWS, c->scratch + (size_t)worker * c->scratch_bytes, part);
+    for (size_t i = c->first[e], rows; i < c->first[e + 1]; i += rows) {
+        rows = block_rows(c->first[e + 1] - i);
+        gather(step, c->x, step->width, c->order + i, rows, part[PART_X]);
+        run_up(step, c->plan, &step->p.experts.each[e], rows, part);
+        add_cubes(part[PART_GATED], rows, step->p.experts.inner, c->cubes[c->down[e]]);
+    }
+}
+
+static rp_status calibrate(struct calibration *c, const float *logits, size_t rows, rp_pool *pool,
+                           rp_error *err)
+{
+    const size_t n = c->step->p.experts.n_experts, used = c->step->p.experts.n_used;
+    const float *all = c->x;
+    for (size_t r = 0, some; r < rows; r += some) {
+        some = rows - r < CHOOSING_ROWS ? rows - r : CHOOSING_ROWS;
+        for (size_t i = 0; i < some; i++) {
+            c->plan->ops->softmax(logits + (r + i) * n, n, 1, c->shares);
+            choose(c->step, c->shares, c->chosen + i * used, c->share);
+        }
+        group(c->chosen, some * used, n, c->first, c->order);
+        c->x = all + r * c->step->width;
+        RP_TRY(rp_pool_for(pool, n, calibrate_expert, c, err));
+    }
+    return RP_OK;
+}
+
+rp_status rp_experts_add_cubes(const struct rp_step *step, const rp_plan *plan, const float *x,
+                               const float *logits, size_t rows, rp_pool *pool,
+                               const rp_weight *down, double *const *cubes, rp_error *err)
+{
+    const size_t n = step->p.experts.n_experts, used = step->p.experts.n_used;
+    const size_t places = (rows < CHOOSING_ROWS ? rows : CHOOSING_ROWS) * used + 1;
+    struct calibration c = {.step = step, .plan = plan, .x = x, .down = down, .cubes = cubes};
+    size_t bytes;
+    bool ok = rp_experts_scratch_bytes(step, RP_EXPERTS_ROWS, &c.scratch_bytes) &&
+              rp_mul_ok(c.scratch_bytes, (size_t)rp_pool_threads(pool), &bytes);
+    c.scratch = ok ? rp_aligned_alloc(bytes) : NULL;
+    c.chosen = calloc(places, sizeof *c.chosen);
+    c.order = calloc(places, sizeof *c.order);
+    c.first = calloc(n + 1, sizeof *c.first);
+    c.shares = calloc(n, sizeof *c.shares);
+    c.share = calloc(used, sizeof *c.share);
+    ok = c.scratch && c.chosen && c.order && c.first && c.shares && c.share;
+    const rp_status status =
+        ok ? calibrate(&c, logits, rows, pool, err)
+           : rp_fail(err, RP_ERR_NOMEM, "no memory to calibrate %zu experts", n);
+    rp_aligned_free(c.scratch);
+    free(c.chosen);
+    free(c.order);
+    free(c.first);
+    free(c.shares);
+    free(c.share);
+    return status;
 }

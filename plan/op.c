@@ -1057,23 +1057,47 @@ static rp_status lower_gdn_gates(struct rp_lowering *l, size_t i, rp_error *err)
     return need_vector(l, i, p->dt_bias, &gates->dt_bias, err);
 }
 
-/* All experts' panels; a dry run only counts them. */
+/* Whether all experts are in INT8, and one rounding of a row does for all of them. */
+static bool experts_are_int8(const struct rp_lowering *l, const rp_experts *p)
+{
+    const struct rp_weight_entry *first = rp_weights_entry(l->weights, p->up[0]);
+    for (size_t e = 0; e < (size_t)p->n_experts; e++) {
+        const struct rp_weight_entry *up = rp_weights_entry(l->weights, p->up[e]);
+        if (!up->int8 || up->smooth != first->smooth ||
+            !rp_weights_entry(l->weights, p->down[e])->int8)
+            return false;
+    }
+    return true;
+}
+
+/* The panels of expert e; a dry run only counts them. */
+static rp_status need_expert(struct rp_lowering *l, size_t i, struct rp_step *step, size_t e,
+                             rp_error *err)
+{
+    const rp_experts *p = &l->graph->nodes[i].p.experts.options;
+    const enum rp_weight_form form = step->p.experts.int8 ? RP_FORM_INT8 : RP_FORM_PACKED;
+    const float *smooth = rp_weights_entry(l->weights, p->down[e])->smooth;
+    struct rp_expert expert = {0};
+    RP_TRY(need(l, i, p->up[e], form, &expert.up, err));
+    RP_TRY(need(l, i, p->down[e], form, &expert.down, err));
+    if (step->p.experts.int8 && smooth)
+        expert.factors = smooth + step->p.experts.inner;
+    if (l->make)
+        step->p.experts.each[e] = expert;
+    return RP_OK;
+}
+
 static rp_status need_experts(struct rp_lowering *l, size_t i, struct rp_step *step, rp_error *err)
 {
-    const rp_weight *weights = l->graph->nodes[i].p.experts.weights;
-    const size_t n = 2 * step->p.experts.n_experts;
-    const void *packed;
-    l->plan->own_bytes += n * sizeof *step->p.experts.packed;
+    const size_t n = step->p.experts.n_experts;
+    l->plan->own_bytes += n * sizeof *step->p.experts.each;
     if (l->make) {
-        step->p.experts.packed = calloc(n, sizeof *step->p.experts.packed);
-        if (!step->p.experts.packed)
+        step->p.experts.each = calloc(n, sizeof *step->p.experts.each);
+        if (!step->p.experts.each)
             return FAIL_NODE(err, RP_ERR_NOMEM, l, i, "no memory for its experts");
     }
-    for (size_t k = 0; k < n; k++) {
-        RP_TRY(need(l, i, weights[k], RP_FORM_PACKED, &packed, err));
-        if (l->make)
-            step->p.experts.packed[k] = packed;
-    }
+    for (size_t e = 0; e < n; e++)
+        RP_TRY(need_expert(l, i, step, e, err));
     return RP_OK;
 }
 
@@ -1081,8 +1105,11 @@ static rp_status lower_experts(struct rp_lowering *l, size_t i, rp_error *err)
 {
     const struct rp_node *node = &l->graph->nodes[i];
     const rp_experts *p = &node->p.experts.options;
+    const bool int8 = experts_are_int8(l, p);
+    const int32_t x = int8 ? lower_quantize(l, i, rp_weights_entry(l->weights, p->up[0]))
+                           : slot_of_input(l, i, 0);
     struct rp_step *step = append_step(l, RP_OP_EXPERTS, i, "", l->shapes[i]);
-    add_input(l, step, slot_of_input(l, i, 0));
+    add_input(l, step, x);
     add_input(l, step, slot_of_input(l, i, 1));
     if (node->n_in == 3 && !l->no_fuse)
         add_input(l, step, slot_of_input(l, i, 2));
@@ -1092,10 +1119,11 @@ static rp_status lower_experts(struct rp_lowering *l, size_t i, rp_error *err)
     step->p.experts.n_used = (size_t)p->n_used;
     step->p.experts.inner = inner;
     step->p.experts.normalize = p->normalize;
+    step->p.experts.int8 = int8;
     step->p.experts.activation = p->activation;
-    step->kernel = l->plan->gemm->name;
+    step->kernel = int8 ? l->plan->qgemm->name : l->plan->gemm->name;
     step->flops_per_row = 2 * numbers * (uint64_t)p->n_used;
-    step->bytes_fixed = numbers * sizeof(float) * (uint64_t)p->n_experts;
+    step->bytes_fixed = numbers * (int8 ? 1 : sizeof(float)) * (uint64_t)p->n_experts;
     RP_TRY(need_experts(l, i, step, err));
     l->slot_of[i] = step->out;
     if (node->n_in == 3 && l->no_fuse)

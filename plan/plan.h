@@ -64,6 +64,12 @@ struct rp_plan_rope {
     float *table;
 };
 
+/* What a step has of one expert. */
+struct rp_expert {
+    const void *up, *down; /* packed */
+    const float *factors;  /* INT8: of the columns that `down` multiplies; NULL for all 1 */
+};
+
 struct rp_step {
     enum rp_op op;
     const char *name; /* belongs to the plan */
@@ -121,9 +127,10 @@ struct rp_step {
         } gate;
         struct rp_ops_gdn_gates gdn_gates;
         struct {
-            const void **packed; /* of each expert up, then of each down; owned by the plan */
+            struct rp_expert *each; /* owned by the plan; NULL in a dry run */
             size_t n_experts, n_used, inner;
             bool normalize;
+            bool int8; /* its first input is rows that a step before it rounded */
             rp_activation activation;
         } experts;
         struct rp_ops_conv conv;
@@ -272,6 +279,15 @@ static inline bool rp_op_multiplies(enum rp_op op)
  * when it wraps.  It works on RP_EXPERTS_ROWS at once: as many as a chunk has at most. */
 #define RP_EXPERTS_ROWS ((size_t)192)
 bool rp_experts_scratch_bytes(const struct rp_step *step, size_t rows, size_t *out);
+
+/* For calibrating: adds to cubes[down[e]], of each expert e, the |cubes| of what its `down`
+ * multiplies, column by column, row after row, and behind them how many rows.  x and logits: rows
+ * as the step reads them; the step is in FP32.  The sums do not depend on the pool.  RP_ERR_NOMEM,
+ * and what a pool fails with. */
+RP_CHECKED rp_status rp_experts_add_cubes(const struct rp_step *step, const rp_plan *plan,
+                                          const float *x, const float *logits, size_t rows,
+                                          rp_pool *pool, const rp_weight *down,
+                                          double *const *cubes, rp_error *err);
 
 /* plan/arrange.c: live ranges, steps that join others, segments, both layouts, arena and scratch
  * sizes. */

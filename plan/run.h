@@ -89,7 +89,16 @@ float *rp_frame_row(const struct rp_frame *frame, int32_t slot, size_t row);
 void rp_step_rows(const struct rp_step *step, const struct rp_frame *frame, size_t r0, size_t r1,
                   size_t p0, size_t p1);
 
-/* Where the columns of a step's product go, and how it ends. */
+/* What a product reads: rows of k numbers, or of bytes that stand for them, and packed panels. */
+struct rp_operands {
+    const void *rows;
+    const void *packed;
+    const float *bias; /* or NULL */
+    size_t k;
+    bool int8;
+};
+
+/* Where the columns of a product go, and how it ends. */
 struct rp_product {
     float *c;
     size_t n, ldc;      /* columns of C, and from row to row of it and of the residual */
@@ -98,6 +107,10 @@ struct rp_product {
     const float *residual; /* or NULL */
     bool multiply;         /* by the residual */
 };
+
+/* Rows [0, rows) of it, columns of panels [p0, p1). */
+void rp_multiply(const rp_plan *plan, const struct rp_operands *from, const struct rp_product *to,
+                 size_t rows, size_t p0, size_t p1);
 
 void rp_step_multiply(const struct rp_step *step, const struct rp_frame *frame,
                       const struct rp_product *product, size_t r0, size_t r1, size_t p0, size_t p1);

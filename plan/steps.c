@@ -38,54 +38,62 @@ static void embed(const struct rp_step *step, const struct rp_frame *f, float *y
     f->run->plan->ops->embed(tables, step->p.embed.n, step->width, y, step->width, 0, r1 - r0);
 }
 
-static void gemm(const struct rp_step *step, const struct rp_frame *f, const struct rp_product *p,
-                 size_t r0, size_t r1, size_t p0, size_t p1)
+static void gemm(const rp_plan *plan, const struct rp_operands *from, const struct rp_product *to,
+                 size_t rows, size_t p0, size_t p1)
 {
-    const size_t k = step->p.gemm.k, column = p->first_panel * RP_GEMM_NR;
+    const size_t column = to->first_panel * RP_GEMM_NR;
     const struct rp_gemm_args args = {
-        .a = rp_frame_row(f, step->in[0], r0),
-        .lda = k,
-        .packed = (const float *)step->p.gemm.packed + column * k,
-        .n = p->n,
-        .k = k,
-        .c = p->c,
-        .ldc = p->ldc,
-        .bias = step->p.gemm.bias ? step->p.gemm.bias + column : NULL,
-        .activation = p->activation,
-        .residual = p->residual,
-        .ld_residual = p->ldc,
-        .multiply = p->multiply,
+        .a = from->rows,
+        .lda = from->k,
+        .packed = (const float *)from->packed + column * from->k,
+        .n = to->n,
+        .k = from->k,
+        .c = to->c,
+        .ldc = to->ldc,
+        .bias = from->bias ? from->bias + column : NULL,
+        .activation = to->activation,
+        .residual = to->residual,
+        .ld_residual = to->ldc,
+        .multiply = to->multiply,
     };
-    f->run->plan->gemm->run(&args, 0, r1 - r0, p0, p1);
+    plan->gemm->run(&args, 0, rows, p0, p1);
 }
 
-static void qgemm(const struct rp_step *step, const struct rp_frame *f, const struct rp_product *p,
-                  size_t r0, size_t r1, size_t p0, size_t p1)
+static void qgemm(const rp_plan *plan, const struct rp_operands *from, const struct rp_product *to,
+                  size_t rows, size_t p0, size_t p1)
 {
-    const size_t k = step->p.gemm.k, column = p->first_panel * RP_QGEMM_NR;
+    const size_t column = to->first_panel * RP_QGEMM_NR;
     const struct rp_qgemm_args args = {
-        .q = (const uint8_t *)rp_frame_row(f, step->in[0], r0),
-        .packed = (const char *)step->p.gemm.packed + p->first_panel * rp_qgemm_panel_bytes(k),
-        .n = p->n,
-        .k = k,
-        .c = p->c,
-        .ldc = p->ldc,
-        .bias = step->p.gemm.bias ? step->p.gemm.bias + column : NULL,
-        .activation = p->activation,
-        .residual = p->residual,
-        .ld_residual = p->ldc,
-        .multiply = p->multiply,
+        .q = from->rows,
+        .packed = (const char *)from->packed + to->first_panel * rp_qgemm_panel_bytes(from->k),
+        .n = to->n,
+        .k = from->k,
+        .c = to->c,
+        .ldc = to->ldc,
+        .bias = from->bias ? from->bias + column : NULL,
+        .activation = to->activation,
+        .residual = to->residual,
+        .ld_residual = to->ldc,
+        .multiply = to->multiply,
     };
-    f->run->plan->qgemm->run(&args, 0, r1 - r0, p0, p1);
+    plan->qgemm->run(&args, 0, rows, p0, p1);
+}
+
+void rp_multiply(const rp_plan *plan, const struct rp_operands *from, const struct rp_product *to,
+                 size_t rows, size_t p0, size_t p1)
+{
+    (from->int8 ? qgemm : gemm)(plan, from, to, rows, p0, p1);
 }
 
 void rp_step_multiply(const struct rp_step *step, const struct rp_frame *f,
                       const struct rp_product *product, size_t r0, size_t r1, size_t p0, size_t p1)
 {
-    if (step->op == RP_OP_GEMM)
-        gemm(step, f, product, r0, r1, p0, p1);
-    else
-        qgemm(step, f, product, r0, r1, p0, p1);
+    const struct rp_operands from = {.rows = rp_frame_row(f, step->in[0], r0),
+                                     .packed = step->p.gemm.packed,
+                                     .bias = step->p.gemm.bias,
+                                     .k = step->p.gemm.k,
+                                     .int8 = step->op == RP_OP_QGEMM};
+    rp_multiply(f->run->plan, &from, product, r1 - r0, p0, p1);
 }
 
 /* A product as its step says. */

@@ -43,6 +43,14 @@ rp_status rp_weights_create(rp_weights **out, rp_error *err)
     return RP_OK;
 }
 
+static void free_factors(struct rp_weight_entry *e)
+{
+    if (!e->shares)
+        free(e->smooth);
+    e->smooth = NULL;
+    e->shares = false;
+}
+
 void rp_weights_destroy(rp_weights *weights)
 {
     if (!weights)
@@ -50,7 +58,7 @@ void rp_weights_destroy(rp_weights *weights)
     for (size_t i = 0; i < weights->n; i++) {
         free(weights->entries[i].name);
         free(weights->entries[i].parts);
-        free(weights->entries[i].smooth);
+        free_factors(&weights->entries[i]);
         for (int f = 0; f < RP_FORM_COUNT; f++)
             rp_aligned_free(weights->entries[i].form[f]);
     }
@@ -406,19 +414,26 @@ rp_status rp_weights_use_int8(rp_weights *weights, rp_weight w, const float *smo
             copy[e->cols + i] = 1 / smooth[i];
         }
     }
-    rp_weights_drop(weights, w, RP_FORM_INT8);
-    free(e->smooth);
+    rp_weights_use_fp32(weights, w);
     e->smooth = copy;
     e->int8 = true;
     return RP_OK;
+}
+
+void rp_weights_share_int8(rp_weights *weights, rp_weight w, rp_weight owner)
+{
+    struct rp_weight_entry *e = &weights->entries[w];
+    rp_weights_use_fp32(weights, w);
+    e->smooth = weights->entries[owner].smooth;
+    e->shares = true;
+    e->int8 = true;
 }
 
 void rp_weights_use_fp32(rp_weights *weights, rp_weight w)
 {
     struct rp_weight_entry *e = &weights->entries[w];
     rp_weights_drop(weights, w, RP_FORM_INT8);
-    free(e->smooth);
-    e->smooth = NULL;
+    free_factors(e);
     e->int8 = false;
 }
 
@@ -427,7 +442,7 @@ bool rp_weights_int8(const rp_weights *weights, size_t i, const char **name, siz
 {
     for (size_t w = 0; w < weights->n; w++) {
         const struct rp_weight_entry *e = &weights->entries[w];
-        if (!e->int8 || i-- > 0)
+        if (!e->int8 || e->shares || i-- > 0)
             continue;
         *name = e->name;
         *n = e->cols;

@@ -37,8 +37,9 @@ struct rp_weight_entry {
     rp_dtype table_dtype;      /* of the table form: the parts' own when they agree, else f32 */
     void *form[RP_FORM_COUNT]; /* NULL until made */
     uint64_t bytes[RP_FORM_COUNT];
-    bool int8;     /* a GEMM uses its INT8 form */
+    bool int8;     /* products use its INT8 form */
     float *smooth; /* INT8: cols factors of its columns, then their inverses; NULL for all 1 */
+    bool shares;   /* smooth is that of another weight */
 };
 
 /* NULL when there is no such weight. */
@@ -50,7 +51,11 @@ const struct rp_weight_entry *rp_weights_entry(const rp_weights *weights, rp_wei
 RP_CHECKED rp_status rp_weights_use_int8(rp_weights *weights, rp_weight w, const float *smooth,
                                          rp_error *err);
 
-/* Takes that back. */
+/* The same, with the factors of a weight that uses its INT8 form already and has as many columns.
+ * It must not go back to FP32 before this one does. */
+void rp_weights_share_int8(rp_weights *weights, rp_weight w, rp_weight owner);
+
+/* Takes either back. */
 void rp_weights_use_fp32(rp_weights *weights, rp_weight w);
 
 /* Frees a form; plans that use it must be gone. */

@@ -919,7 +919,7 @@ static void test_short_beside_long(void **state)
     }
 }
 
-/* INT8 for all products of token rows but the experts'.  Far from FP32 would be another model. */
+/* INT8 for all products of token rows but the routers'.  Far from FP32 would be another model. */
 static void test_int8(void **state)
 {
     (void)state;
@@ -956,6 +956,109 @@ static void test_int8(void **state)
     }
 }
 
+static rp_status load_int8(const char *keep, const char *smoothing, rp_model **out, rp_error *err)
+{
+    rp_model_options options;
+    rp_model_options_init(&options);
+    options.flags = RP_MODEL_ALL_OUTPUTS;
+    options.precision = RP_PRECISION_INT8;
+    options.keep_fp32 = keep;
+    options.smoothing = smoothing;
+    return rp_model_load(dir.path, &options, out, err);
+}
+
+/* Whether the kernels of the layers' routers and experts begin so. */
+static void check_kernels(const rp_model *model, const char *router, const char *experts)
+{
+    struct run r = {0};
+    rp_session_options options;
+    const rp_plan *plan;
+    size_t found = 0;
+    rp_session_options_init(&options);
+    assert_int_equal(rp_session_create(rp_model_graph(model), rp_model_weights(model), &options,
+                                       &r.session, NULL),
+                     RP_OK);
+    assert_int_equal(rp_session_plan(r.session, 16, 1, 0, &plan, NULL), RP_OK);
+    for (size_t k = 0; k < rp_plan_n_steps(plan); k++) {
+        rp_step_info step;
+        assert_int_equal(rp_plan_step(plan, k, &step), RP_OK);
+        const char *due = strstr(step.name, ".ffn.router") ? router : experts;
+        if (!strstr(step.name, ".ffn.router") && strcmp(step.kind, "experts") != 0)
+            continue;
+        if (strncmp(step.kernel, due, strlen(due)) != 0)
+            fail_msg("step %s is run by %s", step.name, step.kernel);
+        found++;
+    }
+    assert_true(found >= 4);
+    run_end(&r);
+}
+
+/* The factors of a loaded model as a file, but for those whose name has `without`. */
+static void write_factors(const rp_model *model, const char *path, const char *without)
+{
+    const char *name;
+    const float *factors;
+    size_t n;
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs("{\"format\":\"rankplan-int8\",\"version\":1,\"source\":\"a test\",\"weights\":{\"\":[]",
+          f);
+    for (size_t i = 0; rp_weights_int8(rp_model_weights(model), i, &name, &n, &factors); i++) {
+        if (without && strstr(name, without))
+            continue;
+        fprintf(f, ",\n\"%s\":[", name);
+        for (size_t j = 0; j < n; j++)
+            fprintf(f, "%s%.9g", j ? "," : "", (double)factors[j]);
+        fputs("]", f);
+    }
+    fputs("}}", f);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* What chooses experts stays FP32, and experts do by name; their factors go through a file, which
+ * has those of `up` once a layer. */
+static void test_int8_experts(void **state)
+{
+    (void)state;
+    struct maker_model m = maker_model_default("qwen3_next");
+    rp_model *model = NULL, *again = NULL;
+    rp_error err;
+    char path[600];
+    uint64_t rng = 12;
+    int32_t ids[60];
+    const int32_t cu[2] = {0, 60};
+    maker_model_fill(&m);
+    maker_model_write(&m, &dir, &(struct maker_write_options){.prefix = true});
+    snprintf(path, sizeof path, "%s/factors.json", dir.path);
+    random_ids(&rng, &m, ids, 60);
+    assert_int_equal(load_int8("*.experts", NULL, &model, &err), RP_OK);
+    check_kernels(model, "rp_gemm_", "rp_gemm_");
+    rp_model_destroy(model);
+    assert_int_equal(load_int8(NULL, NULL, &model, &err), RP_OK);
+    check_kernels(model, "rp_gemm_", "rp_qgemm_");
+    write_factors(model, path, NULL);
+    if (load_int8(NULL, path, &again, &err) != RP_OK)
+        fail_msg("%s", err.message);
+    struct run a = run_model(model, ids, NULL, cu, 1), b = run_model(again, ids, NULL, cu, 1);
+    const rp_view x = run_output(&a, "last"), y = run_output(&b, "last");
+    assert_memory_equal(x.data, y.data, x.rows * x.width * sizeof(float));
+    run_end(&a);
+    run_end(&b);
+    rp_model_destroy(again);
+    static const char *const missing[] = {".experts.0.up", ".experts.2.down"};
+    for (size_t i = 0; i < 2; i++) {
+        write_factors(model, path, missing[i]);
+        assert_int_equal(load_int8(NULL, path, &again, &err), RP_ERR_MISSING);
+        assert_non_null(strstr(err.message, missing[i]));
+    }
+    write_factors(model, path, ".experts.1.up"); /* there is none in it */
+    assert_int_equal(load_int8(NULL, path, &again, &err), RP_OK);
+    rp_model_destroy(again);
+    rp_model_destroy(model);
+    assert_int_equal(remove(path), 0);
+    maker_model_free(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -972,6 +1075,7 @@ int main(void)
         cmocka_unit_test(test_text_config),
         cmocka_unit_test(test_short_beside_long),
         cmocka_unit_test(test_int8),
+        cmocka_unit_test(test_int8_experts),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

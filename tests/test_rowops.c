@@ -1,6 +1,7 @@
 /* The ops that hybrid models are made of and that work row by row: what they refuse and in which
- * words; experts against plain loops bit for bit; a graph of all of them against double precision;
- * the same bits in every way of running, batch and precision; nothing allocated in a run. */
+ * words; experts against plain loops bit for bit, in INT8 too; a graph of all of them against
+ * double precision; the same bits in every way of running, batch and precision; nothing allocated
+ * in a run. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -259,6 +260,64 @@ static float chain(const float *a, const float *w, size_t k)
     return acc;
 }
 
+/* The same of INT8, as docs/numerics.md has it: the row rounded, the weight's row rounded and
+ * bounded, the sum exact.  f: factors, or NULL. */
+static float chain_in_int8(const float *a, const float *w, const float *f, size_t k)
+{
+    float y[128], u[128] = {0}, lo = 0, hi = 0, most = 0, scale;
+    int32_t v[128], acc = 0;
+    assert_true(k < COUNT(y));
+    for (size_t i = 0; i < k; i++) {
+        y[i] = f ? a[i] * (1 / f[i]) : a[i];
+        lo = fminf(lo, y[i]);
+        hi = fmaxf(hi, y[i]);
+        u[i] = f ? w[i] * f[i] : w[i];
+    }
+    for (size_t i = 0; i < k; i++) {
+        most = fmaxf(most, fabsf(u[i]) / 127);
+        most = i % 2 ? most : fmaxf(most, fabsf(u[i] + u[i + 1]) / 128);
+    }
+    most = most > 0 ? fmaxf(most, 0x1p-126f) : 1;
+    for (size_t i = 0; i < k; i++)
+        v[i] = (int32_t)fmaxf(fminf(rintf(u[i] / most), 127), -127);
+    for (size_t i = 0; i + 1 < k; i += 2)
+        if (abs(v[i] + v[i + 1]) > 128) {
+            const float over = (float)abs(v[i]) - fabsf(u[i] / most);
+            const size_t one = i + ((float)abs(v[i + 1]) - fabsf(u[i + 1] / most) > over);
+            v[one] -= v[one] > 0 ? 1 : -1;
+        }
+    scale = fmaxf(hi / 255 - lo / 255, 0x1p-126f);
+    const float zero = fminf(rintf(-lo * (1 / scale)), 255);
+    for (size_t i = 0; i < k; i++) {
+        const float q = rintf(fminf(fmaxf(fmaf(y[i], 1 / scale, zero), 0), 255));
+        acc += ((int32_t)q - (int32_t)zero) * v[i];
+    }
+    return (float)acc * (scale * most);
+}
+
+/* One number of a row times weight w. */
+static float product(const struct made *m, rp_weight w, size_t row, const float *a, size_t k)
+{
+    const struct rp_weight_entry *e = rp_weights_entry(m->toy.weights, w);
+    const float *numbers_of_row = numbers(m, w) + row * k;
+    assert_int_equal(e->cols, k);
+    return e->int8 ? chain_in_int8(a, numbers_of_row, e->smooth, k) : chain(a, numbers_of_row, k);
+}
+
+/* Tables are read anew. */
+static void drop_tables(const struct made *m)
+{
+    for (rp_weight w = X; w < FIRST_EXPERT; w++)
+        rp_weights_drop(m->toy.weights, w, RP_FORM_TABLE);
+}
+
+static void to_int8(const struct made *m, const rp_quantize_options *options)
+{
+    rp_error err = {RP_OK, ""};
+    if (rp_weights_quantize(m->toy.weights, m->toy.graph, options, &err) != RP_OK)
+        fail_msg("%s", err.message);
+}
+
 /* Whether e is among the chosen: fewer than n_used are before it. */
 static bool is_chosen(const float *p, size_t n, size_t e, size_t n_used)
 {
@@ -282,16 +341,15 @@ static void mixture_plainly(const struct made *m, const struct mixture *s, size_
     for (size_t e = 0; e < s->n; e++) {
         if (!is_chosen(p, s->n, e, (size_t)s->options.n_used))
             continue;
-        const float *up = m->arrays[FIRST_EXPERT + 2 * e],
-                    *down = m->arrays[FIRST_EXPERT + 2 * e + 1];
+        const rp_weight up = (rp_weight)(FIRST_EXPERT + 2 * e), down = up + 1;
         const float share = s->options.normalize ? p[e] / sum : p[e];
         for (size_t i = 0; i < s->inner; i++) {
-            float gate = chain(x, up + i * s->width, s->width);
+            float gate = product(m, up, i, x, s->width);
             ops->activation(s->options.activation, &gate, 1, 1, &gate, 1, 1);
-            h[i] = gate * chain(x, up + (s->inner + i) * s->width, s->width);
+            h[i] = gate * product(m, up, s->inner + i, x, s->width);
         }
         for (size_t c = 0; c < s->width; c++)
-            y[c] = fmaf(chain(h, down + c * s->inner, s->inner), share, y[c]);
+            y[c] = fmaf(product(m, down, c, h, s->inner), share, y[c]);
     }
     for (size_t c = 0; s->residual && c < s->width; c++)
         y[c] += m->arrays[RESIDUAL][id * s->width + c];
@@ -321,10 +379,20 @@ static void check_mixture(const struct mixture *s, const float *want, rp_session
                             s->width * sizeof *want);
 }
 
-static const uint32_t levels[] = {RP_ISA_SCALAR, RP_ISA_AVX2, RP_ISA_AVX2 | RP_ISA_AVX512,
-                                  RP_ISA_NEON, RP_ISA_DEFAULT};
+static const uint32_t levels[] = {RP_ISA_SCALAR,
+                                  RP_ISA_AVX2,
+                                  RP_ISA_AVX2 | RP_ISA_AVX_VNNI,
+                                  RP_ISA_AVX2 | RP_ISA_AVX512,
+                                  RP_ISA_AVX2 | RP_ISA_AVX512 | RP_ISA_AVX512_VNNI,
+                                  RP_ISA_AVX2 | RP_ISA_AVX512 | RP_ISA_AVX512_VNNI |
+                                      RP_ISA_AMX_INT8,
+                                  RP_ISA_NEON,
+                                  RP_ISA_NEON | RP_ISA_DOTPROD,
+                                  RP_ISA_NEON | RP_ISA_DOTPROD | RP_ISA_I8MM,
+                                  RP_ISA_DEFAULT};
 
-/* More rows than a block has, in one task and in many; few experts and very many. */
+/* More rows than a block has, in one task and in many; few experts and very many; in FP32, in INT8
+ * and in INT8 without factors. */
 static void experts_are_the_contract(void **state)
 {
     (void)state;
@@ -338,17 +406,23 @@ static void experts_are_the_contract(void **state)
     struct toy_batch b;
     static struct mixture s;
     toy_batch_make(&b, lengths, COUNT(lengths), VOCABULARY, 9);
-    for (size_t k = 0; k < 2 * COUNT(shapes); k++) {
+    for (size_t k = 0; k < 4 * COUNT(shapes); k++) {
         static struct made m;
+        rp_quantize_options o;
         make(&m, 100 + k);
-        s = (struct mixture){.width = shapes[k / 2].width,
-                             .inner = shapes[k / 2].inner,
-                             .n = shapes[k / 2].n,
+        s = (struct mixture){.width = shapes[k / 4].width,
+                             .inner = shapes[k / 4].inner,
+                             .n = shapes[k / 4].n,
                              .residual = k % 2};
-        s.options.n_used = shapes[k / 2].used;
+        s.options.n_used = shapes[k / 4].used;
         s.options.normalize = k % 2;
         s.options.activation = k % 3 ? RP_ACT_SILU : RP_ACT_GELU;
         make_mixture(&m, &s);
+        rp_quantize_options_init(&o);
+        o.no_smoothing = k % 4 == 3;
+        if (k % 4 >= 2)
+            to_int8(&m, &o);
+        assert_int_equal(rp_weights_entry(m.toy.weights, FIRST_EXPERT)->int8, k % 4 >= 2);
         float *want = all_plainly(&m, &s);
         for (size_t i = 0; i < 2 * COUNT(levels) + 1; i++) {
             const uint32_t isa = levels[i / 2 % COUNT(levels)];
@@ -370,26 +444,30 @@ static void experts_are_the_contract(void **state)
 static void ties_go_to_the_first(void **state)
 {
     (void)state;
-    static struct made m;
-    static struct mixture s;
     static const size_t lengths[] = {1, 3};
-    struct toy_batch b;
-    make(&m, 5);
-    s = (struct mixture){.width = 6, .inner = 4, .n = 20, .options = {.n_used = 3}};
-    make_mixture(&m, &s);
-    for (size_t i = 0; i < VOCABULARY * s.n; i++)
-        m.arrays[LOGITS][i] = 0.25f + (i % s.n == 17 ? 1 : 0);
-    for (size_t e = 2; e < s.n; e++)
-        for (size_t i = 0; e != 17 && i < 2 * s.inner * s.width; i++)
-            m.arrays[FIRST_EXPERT + 2 * e][i] = NAN;
-    toy_batch_make(&b, lengths, COUNT(lengths), VOCABULARY, 9);
-    rp_session *session = toy_session(&m.toy, NULL, RP_ISA_DEFAULT, false);
-    float *want = all_plainly(&m, &s);
-    check_mixture(&s, want, session, &b.batch);
-    free(want);
-    rp_session_destroy(session);
-    toy_batch_free(&b);
-    unmake(&m);
+    for (int int8 = 0; int8 < 2; int8++) {
+        static struct made m;
+        static struct mixture s;
+        struct toy_batch b;
+        make(&m, 5);
+        s = (struct mixture){.width = 6, .inner = 4, .n = 20, .options = {.n_used = 3}};
+        make_mixture(&m, &s);
+        for (size_t i = 0; i < VOCABULARY * s.n; i++)
+            m.arrays[LOGITS][i] = 0.25f + (i % s.n == 17 ? 1 : 0);
+        for (size_t e = 2; e < s.n; e++)
+            for (size_t i = 0; e != 17 && i < 2 * s.inner * s.width; i++)
+                m.arrays[FIRST_EXPERT + 2 * e][i] = NAN;
+        if (int8)
+            to_int8(&m, NULL);
+        toy_batch_make(&b, lengths, COUNT(lengths), VOCABULARY, 9);
+        rp_session *session = toy_session(&m.toy, NULL, RP_ISA_DEFAULT, false);
+        float *want = all_plainly(&m, &s);
+        check_mixture(&s, want, session, &b.batch);
+        free(want);
+        rp_session_destroy(session);
+        toy_batch_free(&b);
+        unmake(&m);
+    }
 }
 
 /* A NaN or an infinity among a row's logits makes that row NaN, and no other. */
@@ -397,7 +475,7 @@ static void logits_that_are_none(void **state)
 {
     (void)state;
     static const float bad[] = {NAN, INFINITY};
-    for (size_t k = 0; k < 2 * COUNT(bad); k++) {
+    for (size_t k = 0; k < 4 * COUNT(bad); k++) {
         static struct made m;
         static struct mixture s;
         const int32_t ids[] = {3, 4, 5}, cu[] = {0, 1, 3};
@@ -409,7 +487,10 @@ static void logits_that_are_none(void **state)
         s = (struct mixture){
             .width = 6, .inner = 4, .n = 9, .options = {.n_used = 3, .normalize = k % 2}};
         make_mixture(&m, &s);
-        m.arrays[LOGITS][4 * s.n + 8] = bad[k / 2];
+        if (k % 4 > 1)
+            to_int8(&m, NULL);
+        drop_tables(&m); /* what calibrating read was whole */
+        m.arrays[LOGITS][4 * s.n + 8] = bad[k / 4];
         rp_batch_init(&batch);
         batch.n_seqs = 2;
         batch.ids = ids;
@@ -693,14 +774,13 @@ static void same_bits_in_every_way(void **state)
     for (int int8 = 0; int8 < 2; int8++) {
         struct made m;
         struct model w;
-        rp_error err = {RP_OK, ""};
         make(&m, 8);
         const rp_value y = make_model(&m, &w);
         output(&m, "y", y, W);
         rp_graph_output(m.toy.graph, "cls", rp_graph_pool(m.toy.graph, "cls", y, RP_POOL_CLS),
                         RP_ROWS_SEQS, W);
-        if (int8 && rp_weights_quantize(m.toy.weights, m.toy.graph, NULL, &err) != RP_OK)
-            fail_msg("%s", err.message);
+        if (int8)
+            to_int8(&m, NULL);
         const uint64_t want = hash_run(&m, NULL, RP_ISA_SCALAR, true, &b.batch);
         for (size_t i = 0; i < COUNT(levels); i++)
             if (levels[i] == RP_ISA_DEFAULT || (levels[i] & rp_isa_detected()) == levels[i])
@@ -754,58 +834,66 @@ static void rows_do_not_see_each_other(void **state)
 {
     (void)state;
     static const size_t lengths[] = {60, 1, 130, 30};
-    struct made m;
-    struct model w;
-    struct toy_batch all;
-    rp_view v, one;
-    make(&m, 8);
-    output(&m, "y", make_model(&m, &w), W);
-    toy_batch_make(&all, lengths, COUNT(lengths), VOCABULARY, 2);
-    rp_session *s = toy_session(&m.toy, NULL, RP_ISA_DEFAULT, false);
-    rp_session *alone = toy_session(&m.toy, NULL, RP_ISA_DEFAULT, false);
-    toy_run_ok(s, &all.batch);
-    assert_int_equal(rp_session_output(s, "y", &v, NULL), RP_OK);
-    for (size_t k = 0; k < COUNT(lengths); k++) {
-        const int32_t cu[] = {0, all.cu[k + 1] - all.cu[k]};
-        rp_batch batch;
-        rp_batch_init(&batch);
-        batch.n_seqs = 1;
-        batch.ids = all.ids + all.cu[k];
-        batch.cu = cu;
-        toy_run_ok(alone, &batch);
-        assert_int_equal(rp_session_output(alone, "y", &one, NULL), RP_OK);
-        assert_int_equal(one.rows, lengths[k]);
-        assert_memory_equal(one.data, v.data + (size_t)all.cu[k] * W,
-                            lengths[k] * W * sizeof(float));
+    for (int int8 = 0; int8 < 2; int8++) {
+        struct made m;
+        struct model w;
+        struct toy_batch all;
+        rp_view v, one;
+        make(&m, 8);
+        output(&m, "y", make_model(&m, &w), W);
+        if (int8)
+            to_int8(&m, NULL);
+        toy_batch_make(&all, lengths, COUNT(lengths), VOCABULARY, 2);
+        rp_session *s = toy_session(&m.toy, NULL, RP_ISA_DEFAULT, false);
+        rp_session *alone = toy_session(&m.toy, NULL, RP_ISA_DEFAULT, false);
+        toy_run_ok(s, &all.batch);
+        assert_int_equal(rp_session_output(s, "y", &v, NULL), RP_OK);
+        for (size_t k = 0; k < COUNT(lengths); k++) {
+            const int32_t cu[] = {0, all.cu[k + 1] - all.cu[k]};
+            rp_batch batch;
+            rp_batch_init(&batch);
+            batch.n_seqs = 1;
+            batch.ids = all.ids + all.cu[k];
+            batch.cu = cu;
+            toy_run_ok(alone, &batch);
+            assert_int_equal(rp_session_output(alone, "y", &one, NULL), RP_OK);
+            assert_int_equal(one.rows, lengths[k]);
+            assert_memory_equal(one.data, v.data + (size_t)all.cu[k] * W,
+                                lengths[k] * W * sizeof(float));
+        }
+        rp_session_destroy(s);
+        rp_session_destroy(alone);
+        toy_batch_free(&all);
+        unmake(&m);
     }
-    rp_session_destroy(s);
-    rp_session_destroy(alone);
-    toy_batch_free(&all);
-    unmake(&m);
 }
 
 static void a_run_does_not_allocate(void **state)
 {
     (void)state;
     static const size_t lengths[] = {60, 1, 130, 30};
-    struct made m;
-    struct model w;
-    struct toy_batch b;
     if (!alloc_count_available())
         skip();
-    make(&m, 8);
-    output(&m, "y", make_model(&m, &w), W);
-    toy_batch_make(&b, lengths, COUNT(lengths), VOCABULARY, 2);
-    rp_pool *pool = toy_pool(2);
-    rp_session *s = toy_session(&m.toy, pool, RP_ISA_DEFAULT, false);
-    toy_run_ok(s, &b.batch);
-    const size_t before = alloc_count();
-    toy_run_ok(s, &b.batch);
-    assert_int_equal(alloc_count(), before);
-    rp_session_destroy(s);
-    rp_pool_destroy(pool);
-    toy_batch_free(&b);
-    unmake(&m);
+    for (int int8 = 0; int8 < 2; int8++) {
+        struct made m;
+        struct model w;
+        struct toy_batch b;
+        make(&m, 8);
+        output(&m, "y", make_model(&m, &w), W);
+        if (int8)
+            to_int8(&m, NULL);
+        toy_batch_make(&b, lengths, COUNT(lengths), VOCABULARY, 2);
+        rp_pool *pool = toy_pool(2);
+        rp_session *s = toy_session(&m.toy, pool, RP_ISA_DEFAULT, false);
+        toy_run_ok(s, &b.batch);
+        const size_t before = alloc_count();
+        toy_run_ok(s, &b.batch);
+        assert_int_equal(alloc_count(), before);
+        rp_session_destroy(s);
+        rp_pool_destroy(pool);
+        toy_batch_free(&b);
+        unmake(&m);
+    }
 }
 
 /* ---- how they look ------------------------------------------------------------------------------
@@ -837,8 +925,22 @@ static void graphs_say_it(void **state)
     unmake(&m);
 }
 
-/* Products of token rows become INT8, and the norm before one is joined by the rounding; experts do
- * not, nor does a weight that an expert shares with a product. */
+/* ---- INT8 ---------------------------------------------------------------------------------------
+ */
+
+/* The plan's step of that name; it lives as long as the session. */
+static const struct rp_step *step_of(rp_session *s, const char *name)
+{
+    const rp_plan *plan;
+    assert_int_equal(rp_session_plan(s, 50, 2, 0, &plan, NULL), RP_OK);
+    for (size_t k = 0; k < plan->n_steps; k++)
+        if (strcmp(plan->steps[k].name, name) == 0)
+            return &plan->steps[k];
+    return NULL;
+}
+
+/* Products of token rows become INT8, and the norm before one is joined by the rounding; so do
+ * experts, but not what chooses them. */
 static void precision_of_experts(void **state)
 {
     (void)state;
@@ -846,16 +948,16 @@ static void precision_of_experts(void **state)
     struct model w;
     const rp_plan *plan;
     char text[8000];
-    rp_error err = {RP_OK, ""};
     make(&m, 8);
-    const rp_value y = make_model(&m, &w);
-    output(&m, "y", rp_graph_gemm(m.toy.graph, "again", y, w.up[1], -1, RP_ACT_NONE, -1),
-           2 * INNER);
-    if (rp_weights_quantize(m.toy.weights, m.toy.graph, NULL, &err) != RP_OK)
-        fail_msg("%s", err.message);
-    for (size_t e = 0; e < EXPERTS; e++)
-        assert_false(rp_weights_entry(m.toy.weights, w.up[e])->int8);
+    output(&m, "y", make_model(&m, &w), W);
+    to_int8(&m, NULL);
+    for (size_t e = 0; e < EXPERTS; e++) {
+        assert_true(rp_weights_entry(m.toy.weights, w.up[e])->int8);
+        assert_true(rp_weights_entry(m.toy.weights, w.down[e])->int8);
+        assert_null(rp_weights_entry(m.toy.weights, w.up[e])->form[RP_FORM_PACKED]);
+    }
     assert_true(rp_weights_entry(m.toy.weights, w.proj)->int8);
+    assert_false(rp_weights_entry(m.toy.weights, w.router)->int8);
     rp_session *s = toy_session(&m.toy, NULL, RP_ISA_DEFAULT, false);
     assert_int_equal(rp_session_plan(s, 50, 2, 0, &plan, NULL), RP_OK);
     for (size_t k = 0; k < plan->n_steps; k++) {
@@ -863,44 +965,353 @@ static void precision_of_experts(void **state)
         assert_int_equal(step->joins, step->op == RP_OP_QUANTIZE && step[-1].op == RP_OP_RMS_NORM &&
                                           strcmp(step[-1].name, "norm") == 0);
     }
+    assert_int_equal(step_of(s, "router")->op, RP_OP_GEMM);
+    assert_int_equal(step_of(s, "mix")->op, RP_OP_QGEMM);
+    assert_int_equal(step_of(s, "experts.q8")->op, RP_OP_QUANTIZE);
+    assert_string_equal(step_of(s, "experts")->kernel, plan->qgemm->name);
     assert_in_range(rp_plan_text(plan, text, sizeof text), 1, sizeof text - 1);
-    assert_non_null(strstr(text, " +residual experts=6 used=2 act=silu "));
+    assert_non_null(strstr(text, " +residual experts=6 used=2 act=silu rp_qgemm_u8_"));
     assert_non_null(strstr(text, " heads=2x16@16 "));
     assert_non_null(strstr(text, "flops/row=11520 "));
+    assert_non_null(strstr(text, "weight_bytes=17280\n")); /* 6 x 3 x 20 x 48 */
     rp_session_destroy(s);
     unmake(&m);
 }
 
-/* A profile counts the weights of no more experts than rows can have chosen. */
+/* Experts stay in FP32 by name, and where one of their weights is used elsewhere or twice; then all
+ * of them do, and so does what uses it. */
+static void experts_that_stay(void **state)
+{
+    (void)state;
+    enum { BY_NAME, IN_A_PRODUCT, IN_OTHER_EXPERTS, TWICE, CASES };
+    for (int which = 0; which < CASES; which++) {
+        struct made m;
+        struct model w;
+        const rp_plan *plan;
+        rp_quantize_options o;
+        rp_quantize_options_init(&o);
+        o.keep = which == BY_NAME ? "nothing,exp*" : NULL;
+        make(&m, 8);
+        rp_value y = make_model(&m, &w);
+        size_t width = W;
+        if (which == IN_A_PRODUCT) {
+            y = rp_graph_gemm(m.toy.graph, "again", y, w.up[1], -1, RP_ACT_NONE, -1);
+            width = 2 * INNER;
+        }
+        if (which == IN_OTHER_EXPERTS || which == TWICE) {
+            const rp_value logits = rp_graph_gemm(
+                m.toy.graph, "router2", y, weight(&m, "r2", 2, W, 1, 0), -1, RP_ACT_NONE, -1);
+            rp_weight up[2], down[2];
+            for (size_t e = 0; e < 2; e++) {
+                up[e] = weight(&m, "up2", 2 * INNER, W, 1, 0);
+                down[e] = weight(&m, "down2", W, INNER, 1, 0);
+            }
+            down[1] = which == TWICE ? down[0] : w.down[EXPERTS - 1];
+            const rp_experts again = {.n_experts = 2, .n_used = 1, .up = up, .down = down};
+            y = rp_graph_experts(m.toy.graph, "again", y, logits, &again, -1);
+        }
+        output(&m, "y", y, width);
+        to_int8(&m, &o);
+        assert_true(rp_weights_entry(m.toy.weights, w.proj)->int8);
+        for (size_t e = 0; e < EXPERTS; e++) {
+            assert_int_equal(rp_weights_entry(m.toy.weights, w.up[e])->int8, which == TWICE);
+            assert_int_equal(rp_weights_entry(m.toy.weights, w.down[e])->int8, which == TWICE);
+        }
+        rp_session *s = toy_session(&m.toy, NULL, RP_ISA_DEFAULT, false);
+        assert_int_equal(rp_session_plan(s, 50, 2, 0, &plan, NULL), RP_OK);
+        const struct rp_step *experts = step_of(s, "experts"), *again = step_of(s, "again");
+        assert_string_equal(experts->kernel, which == TWICE ? plan->qgemm->name : plan->gemm->name);
+        assert_int_equal(step_of(s, "experts.q8") != NULL, which == TWICE);
+        assert_int_equal(again != NULL, which != BY_NAME);
+        if (again)
+            assert_string_equal(again->kernel, plan->gemm->name);
+        rp_session_destroy(s);
+        unmake(&m);
+    }
+}
+
+/* Another graph over weights that one graph turned: experts whose `up` share their factors are in
+ * INT8 there too; those of two ops, which no one rounding of a row suits, are in FP32. */
+static void experts_of_another_graph(void **state)
+{
+    (void)state;
+    const rp_bucket bucket = {32, 4, 4};
+    struct made m;
+    rp_weight up[4], down[4];
+    rp_experts o = {.n_experts = 2, .n_used = 1};
+    make(&m, 3);
+    const rp_value x = embed(&m, "x", 12, 1), logits = embed(&m, "logits", 2, 1);
+    for (size_t e = 0; e < 4; e++) {
+        up[e] = weight(&m, "up", 10, 12, 1, 0);
+        down[e] = weight(&m, "down", 12, 5, 1, 0);
+    }
+    for (size_t k = 0; k < 4; k += 2) {
+        o.up = up + k;
+        o.down = down + k;
+        output(&m, k ? "second" : "first",
+               rp_graph_experts(m.toy.graph, k ? "b" : "a", x, logits, &o, -1), 12);
+    }
+    to_int8(&m, NULL);
+    for (int mixed = 0; mixed < 2; mixed++) {
+        const rp_embed_table tables[] = {{0, RP_INDEX_IDS, 0}, {1, RP_INDEX_IDS, 0}};
+        rp_graph *g;
+        rp_plan *plan;
+        rp_error err;
+        o.up = (const rp_weight[]){up[1], up[mixed ? 2 : 0]};
+        o.down = down + 1;
+        assert_int_equal(rp_graph_create(&g, NULL), RP_OK);
+        const rp_value rows = rp_graph_embed(g, "x", 1, &tables[0]);
+        const rp_value shares = rp_graph_embed(g, "logits", 1, &tables[1]);
+        rp_graph_output(g, "y", rp_graph_experts(g, "c", rows, shares, &o, -1), RP_ROWS_TOKENS, 12);
+        if (rp_plan_compile(g, m.toy.weights, &bucket, NULL, &plan, &err) != RP_OK)
+            fail_msg("%s", err.message);
+        assert_string_equal(plan->steps[plan->n_steps - 1].kernel,
+                            mixed ? plan->gemm->name : plan->qgemm->name);
+        rp_plan_destroy(plan);
+        rp_graph_destroy(g);
+    }
+    unmake(&m);
+}
+
+/* What the contract says of a weight's factors; cubes and the largest |weights| of its columns. */
+static void check_factors(const double *cubes, const float *largest, size_t n, const float *found)
+{
+    double f[128];
+    int64_t exponents = 0, counted = 0;
+    int e;
+    assert_true(n <= COUNT(f));
+    for (size_t j = 0; j < n; j++) {
+        const double r = cbrt(cubes[j]) / (double)largest[j];
+        f[j] = r > 0 && isfinite(r) ? sqrt(r) : 0;
+        (void)frexp(f[j] * f[j], &e);
+        exponents += f[j] > 0 ? e : 0;
+        counted += f[j] > 0;
+    }
+    for (size_t j = 0; j < n; j++) {
+        const double centred =
+            f[j] > 0 ? ldexp(f[j], -(int)(counted ? exponents / (2 * counted) : 0)) : 1;
+        const double due = fmax(fmin(centred, 64), 1.0 / 64);
+        if (!(fabs((double)found[j] - due) <= 1e-6 * due))
+            fail_msg("factor %zu is %.9g, expected %.9g", j, (double)found[j], due);
+    }
+}
+
+static void add_cube(double *cubes, const float *x, size_t n)
+{
+    for (size_t j = 0; j < n; j++)
+        cubes[j] += fabs((double)x[j]) * (double)x[j] * (double)x[j];
+}
+
+static void widen_range(const struct made *m, rp_weight w, float *largest)
+{
+    const struct rp_weight_entry *e = rp_weights_entry(m->toy.weights, w);
+    for (size_t i = 0; i < e->rows * e->cols; i++)
+        largest[i % e->cols] = fmaxf(largest[i % e->cols], fabsf(numbers(m, w)[i]));
+}
+
+enum { N_MIXED = 5, WIDE_MIXED = 24, INNER_MIXED = 20 };
+
+/* The cubes of every expert's inner rows of a batch; rows: how many each had. */
+static void add_inner_rows(const struct made *m, const struct mixture *s, const rp_batch *b,
+                           double cubes[N_MIXED][INNER_MIXED], double *rows)
+{
+    const struct rp_ops *ops = rp_ops_select(RP_ISA_SCALAR);
+    float p[N_MIXED], h[INNER_MIXED];
+    for (int32_t r = 0; r < b->cu[b->n_seqs]; r++) {
+        const float *x = m->arrays[X] + (size_t)b->ids[r] * WIDE_MIXED;
+        ops->softmax(m->arrays[LOGITS] + (size_t)b->ids[r] * N_MIXED, N_MIXED, 1, p);
+        for (size_t e = 0; e < N_MIXED; e++) {
+            const float *up = m->arrays[FIRST_EXPERT + 2 * e];
+            if (!is_chosen(p, N_MIXED, e, (size_t)s->options.n_used))
+                continue;
+            for (size_t i = 0; i < INNER_MIXED; i++) {
+                float gate = chain(x, up + i * WIDE_MIXED, WIDE_MIXED);
+                ops->activation(s->options.activation, &gate, 1, 1, &gate, 1, 1);
+                h[i] = gate * chain(x, up + (INNER_MIXED + i) * WIDE_MIXED, WIDE_MIXED);
+            }
+            add_cube(cubes[e], h, INNER_MIXED);
+            rows[e]++;
+        }
+    }
+}
+
+/* One vector for all experts' `up`, from all rows; one for each `down`, from the rows that chose
+ * it and 8 even ones.  The last expert is never chosen; a column is always 0. */
+static void factors_of_experts(void **state)
+{
+    (void)state;
+    static const size_t lengths[] = {60, 0, 4500}, more[] = {7};
+    rp_pool *pool = toy_pool(3);
+    struct toy_batch b[2];
+    static float first[N_MIXED][INNER_MIXED];
+    toy_batch_make(&b[0], lengths, COUNT(lengths), VOCABULARY, 3);
+    toy_batch_make(&b[1], more, COUNT(more), VOCABULARY, 4);
+    const rp_batch batches[] = {b[0].batch, b[1].batch};
+    for (int threads = 0; threads < 2; threads++) {
+        static struct made m;
+        static struct mixture s;
+        double outer[WIDE_MIXED] = {0}, inner[N_MIXED][INNER_MIXED] = {{0}}, rows[N_MIXED] = {0};
+        float widest[WIDE_MIXED] = {0};
+        const char *name;
+        const float *factors;
+        size_t n;
+        make(&m, 21);
+        s = (struct mixture){.width = WIDE_MIXED,
+                             .inner = INNER_MIXED,
+                             .n = N_MIXED,
+                             .options = {.n_used = 2, .activation = RP_ACT_SILU}};
+        make_mixture(&m, &s);
+        for (size_t id = 0; id < VOCABULARY; id++) {
+            m.arrays[LOGITS][id * N_MIXED + N_MIXED - 1] = -100;
+            m.arrays[X][id * WIDE_MIXED + 2] = 0;
+        }
+        rp_quantize_options o;
+        rp_quantize_options_init(&o);
+        o.batches = batches;
+        o.n_batches = 2;
+        o.pool = threads ? pool : NULL;
+        to_int8(&m, &o);
+        for (size_t k = 0; k < 2; k++) {
+            for (int32_t r = 0; r < batches[k].cu[batches[k].n_seqs]; r++)
+                add_cube(outer, m.arrays[X] + (size_t)batches[k].ids[r] * WIDE_MIXED, WIDE_MIXED);
+            add_inner_rows(&m, &s, &batches[k], inner, rows);
+        }
+        assert_true(rows[N_MIXED - 1] == 0);
+        for (size_t e = 0; e < N_MIXED; e++)
+            widen_range(&m, (rp_weight)(FIRST_EXPERT + 2 * e), widest);
+        assert_true(rp_weights_int8(m.toy.weights, 0, &name, &n, &factors));
+        assert_string_equal(name, "e0.up");
+        assert_int_equal(n, WIDE_MIXED);
+        check_factors(outer, widest, n, factors);
+        for (size_t e = 0; e < N_MIXED; e++) {
+            char due[32];
+            float largest[INNER_MIXED] = {0};
+            double sum = 0;
+            snprintf(due, sizeof due, "e%zu.down", e);
+            assert_true(rp_weights_int8(m.toy.weights, 1 + e, &name, &n, &factors));
+            assert_string_equal(name, due);
+            assert_int_equal(n, INNER_MIXED);
+            for (size_t j = 0; j < n; j++)
+                sum += inner[e][j];
+            for (size_t j = 0; rows[e] > 0 && j < n; j++)
+                inner[e][j] += 8 / rows[e] * (sum / (double)n);
+            widen_range(&m, (rp_weight)(FIRST_EXPERT + 2 * e + 1), largest);
+            check_factors(inner[e], largest, n, factors);
+            if (threads) /* the same bits */
+                assert_memory_equal(factors, first[e], sizeof first[e]);
+            memcpy(first[e], factors, sizeof first[e]);
+        }
+        assert_false(rp_weights_int8(m.toy.weights, 1 + N_MIXED, &name, &n, &factors));
+        unmake(&m);
+    }
+    toy_batch_free(&b[0]);
+    toy_batch_free(&b[1]);
+    rp_pool_destroy(pool);
+}
+
+struct given {
+    size_t calls, fail_at;
+};
+
+static rp_status give(void *context, const char *weight, size_t n, float *out, rp_error *err)
+{
+    struct given *g = context;
+    char due[32];
+    if (g->calls == 0)
+        snprintf(due, sizeof due, "e0.up");
+    else
+        snprintf(due, sizeof due, "e%zu.down", g->calls - 1);
+    assert_string_equal(weight, due);
+    for (size_t j = 0; j < n; j++)
+        out[j] = ldexpf(1.25f, (int)(j % 3));
+    if (g->calls++ == g->fail_at) {
+        err->status = RP_ERR_MISSING;
+        strcpy(err->message, "gone");
+        return RP_ERR_MISSING;
+    }
+    return RP_OK;
+}
+
+/* Factors of a file are asked for once for all `up`; a failure at any of them leaves all experts as
+ * they were; and what was given is what rows and weights are rounded by. */
+static void factors_of_experts_given(void **state)
+{
+    (void)state;
+    static const size_t lengths[] = {40, 3};
+    static struct made m;
+    static struct mixture s;
+    struct toy_batch b;
+    rp_quantize_options o;
+    rp_error err;
+    struct given g = {0};
+    rp_quantize_options_init(&o);
+    o.factors = give;
+    o.factors_context = &g;
+    make(&m, 5);
+    s = (struct mixture){
+        .width = 24, .inner = 20, .n = 4, .options = {.n_used = 2}, .residual = true};
+    make_mixture(&m, &s);
+    toy_batch_make(&b, lengths, COUNT(lengths), VOCABULARY, 9);
+    for (size_t fail = 0; fail <= 5; fail++) {
+        g = (struct given){.fail_at = fail};
+        const rp_status status = rp_weights_quantize(m.toy.weights, m.toy.graph, &o, &err);
+        assert_int_equal(status, fail < 5 ? RP_ERR_MISSING : RP_OK);
+        assert_int_equal(g.calls, fail < 5 ? fail + 1 : 5);
+        assert_int_equal(rp_weights_entry(m.toy.weights, FIRST_EXPERT + 2)->int8, fail == 5);
+        float *want = all_plainly(&m, &s);
+        rp_session *session = toy_session(&m.toy, NULL, RP_ISA_DEFAULT, false);
+        check_mixture(&s, want, session, &b.batch);
+        rp_session_destroy(session);
+        free(want);
+    }
+    for (size_t e = 0; e < 4; e++) {
+        const rp_weight up = (rp_weight)(FIRST_EXPERT + 2 * e);
+        assert_true(rp_weights_entry(m.toy.weights, up)->smooth[1] == 2.5f);
+        assert_true(rp_weights_entry(m.toy.weights, up + 1)->smooth[2] == 5);
+    }
+    toy_batch_free(&b);
+    unmake(&m);
+}
+
+/* A profile counts the weights of no more experts than rows can have chosen, and in INT8 a byte for
+ * each number; what the weights take is known before a session is there. */
 static void work_of_experts(void **state)
 {
     (void)state;
     static const size_t lengths[] = {1, 100};
-    static const uint64_t expert_bytes = 3 * INNER * W * sizeof(float);
-    static const uint64_t row_bytes = (3 * W + EXPERTS) * sizeof(float);
-    struct made m;
-    struct model w;
-    make(&m, 8);
-    output(&m, "y", make_model(&m, &w), W);
-    for (size_t i = 0; i < COUNT(lengths); i++) {
+    for (size_t i = 0; i < 2 * COUNT(lengths); i++) {
+        const bool int8 = i >= COUNT(lengths);
+        const size_t rows = lengths[i % 2], numbers_of_expert = 3 * INNER * W;
+        const uint64_t row_bytes =
+            (2 * W + EXPERTS) * sizeof(float) + (int8 ? rp_qgemm_row_bytes(W) : W * sizeof(float));
+        struct made m;
+        struct model w;
         struct toy_batch b;
         const rp_plan *plan;
         rp_profile profile = {.struct_size = sizeof profile};
-        toy_batch_make(&b, &lengths[i], 1, VOCABULARY, 2);
+        rp_session_sizes sizes = {.struct_size = sizeof sizes};
+        make(&m, 8);
+        output(&m, "y", make_model(&m, &w), W);
+        if (int8)
+            to_int8(&m, NULL);
+        assert_int_equal(rp_session_measure(m.toy.graph, m.toy.weights, NULL, &sizes, NULL), RP_OK);
+        toy_batch_make(&b, &lengths[i % 2], 1, VOCABULARY, 2);
         rp_session *s = toy_session(&m.toy, NULL, RP_ISA_DEFAULT, false);
         assert_int_equal(rp_session_profile_start(s, 0, NULL), RP_OK);
         toy_run_ok(s, &b.batch);
+        assert_int_equal(rp_weights_bytes(m.toy.weights), sizes.weights_bytes);
         assert_int_equal(rp_session_profile(s, &profile, NULL), RP_OK);
-        assert_int_equal(rp_session_plan(s, lengths[i], 1, 0, &plan, NULL), RP_OK);
+        assert_int_equal(rp_session_plan(s, rows, 1, 0, &plan, NULL), RP_OK);
         const size_t last = plan->n_steps - 1;
         assert_int_equal(plan->steps[last].op, RP_OP_EXPERTS);
-        assert_int_equal(profile.steps[last].flops, lengths[i] * USED * 6 * INNER * W);
+        assert_int_equal(profile.steps[last].flops, rows * USED * 2 * numbers_of_expert);
         assert_int_equal(profile.steps[last].bytes,
-                         lengths[i] * row_bytes + (i ? EXPERTS : USED) * expert_bytes);
+                         rows * row_bytes + (rows > 1 ? EXPERTS : USED) * numbers_of_expert *
+                                                (int8 ? 1 : sizeof(float)));
         rp_session_destroy(s);
         toy_batch_free(&b);
+        unmake(&m);
     }
-    unmake(&m);
 }
 
 int main(void)
@@ -920,6 +1331,10 @@ int main(void)
         cmocka_unit_test(a_run_does_not_allocate),
         cmocka_unit_test(graphs_say_it),
         cmocka_unit_test(precision_of_experts),
+        cmocka_unit_test(experts_that_stay),
+        cmocka_unit_test(experts_of_another_graph),
+        cmocka_unit_test(factors_of_experts),
+        cmocka_unit_test(factors_of_experts_given),
         cmocka_unit_test(work_of_experts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -64,9 +64,9 @@ typedef struct rp_model_options {
     size_t struct_size;     /* sizeof(rp_model_options) */
     unsigned flags;         /* RP_MODEL_... ; default 0 */
     rp_pool *pool;          /* converts weights in parallel; borrowed for the call; may be NULL */
-    rp_precision precision; /* of products of token rows, but for those of experts, which stay FP32;
-                               default RP_PRECISION_FP32.  INT8 runs the model once on random ids,
-                               unless there are smoothing factors */
+    rp_precision precision; /* of products of token rows, but for those that choose experts, which
+                               stay FP32; default RP_PRECISION_FP32.  INT8 runs the model once on
+                               random ids, unless there are smoothing factors */
     const char *keep_fp32;  /* INT8: see rp_quantize_options.keep */
     const char *smoothing;  /* INT8: a file of smoothing factors that `rankplan quantize` wrote;
                                NULL: rankplan-int8.json of the folder, if there is one */

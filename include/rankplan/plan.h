@@ -246,7 +246,8 @@ typedef struct rp_quantize_options {
     const rp_batch *batches;
     size_t n_batches;
     /* Gives the factors of a weight instead (n = its columns, all positive and finite), e.g. from a
-     * file; NULL (default): they are found as above. */
+     * file; NULL (default): they are found as above.  The `up` weights of experts of an op have one
+     * vector, that of the first of them. */
     rp_status (*factors)(void *context, const char *weight, size_t n, float *out, rp_error *err);
     void *factors_context;
     bool no_smoothing; /* all factors are 1, and nothing is run */
@@ -255,9 +256,10 @@ typedef struct rp_quantize_options {
 
 RP_API void rp_quantize_options_init(rp_quantize_options *options);
 
-/* Turns the weights of the graph's products of token rows to INT8: plans compiled from now on use
- * them so.  Products of sequences and markers (heads), those kept by name, those over more than
- * 65536 columns and those whose weight is also used elsewhere stay in FP32.  The FP32 form of what
+/* Turns the weights of the graph's products of token rows to INT8, those of experts among them:
+ * plans compiled from now on use them so.  Products of sequences and markers (heads), those that
+ * choose experts, those kept by name, those over more than 65536 columns and those whose weight is
+ * also used elsewhere stay in FP32; experts of an op all together.  The FP32 form of what
  * was turned is freed, so no plan or session of these weights may exist.  options may be NULL.
  * Allocates; takes a run of the batches.  RP_ERR_INVALID (options; factors that are no factors),
  * RP_ERR_NOMEM, and what compiling and running fail with; on an error the weights are as before. */
@@ -265,7 +267,8 @@ RP_API RP_CHECKED rp_status rp_weights_quantize(rp_weights *weights, const rp_gr
                                                 const rp_quantize_options *options, rp_error *err);
 
 /* The i-th weight that is in INT8, in the order of the weights: its name, columns and smoothing
- * factors (NULL: all 1), which belong to the weights.  False when there is no i-th. */
+ * factors (NULL: all 1), which belong to the weights.  Of the `up` weights of an op's experts,
+ * which share their factors, only the first counts.  False when there is no i-th. */
 RP_API bool rp_weights_int8(const rp_weights *weights, size_t i, const char **name, size_t *n,
                             const float **factors);
 /* ---- stopping ---------------------------------------------------------------------------------

@@ -26,7 +26,8 @@
 static bool every_n;
 
 struct life {
-    const char *folder; /* NULL: a graph built here */
+    const char *folder; /* NULL: a graph built here, */
+    bool int8;          /* in INT8 */
     rp_graph *graph;
     rp_weights *weights;
     rp_pool *pool;
@@ -66,13 +67,14 @@ static rp_status add_experts(struct life *l, rp_value *x, rp_error *err)
     static const float numbers[4 * 4] = {0.5f, -0.25f, 1};
     const rp_weight_part part = {.rows = 4, .data = numbers};
     rp_weight up[2], down[2];
-    rp_status s = rp_weights_add(l->weights, "up", 4, 1, &part, &up[0], err);
-    if (s == RP_OK)
-        s = rp_weights_add(l->weights, "down", 2, 1, &part, &down[0], err);
+    rp_status s = RP_OK;
+    for (int e = 0; e < 2 && s == RP_OK; e++) {
+        s = rp_weights_add(l->weights, "up", 4, 1, &part, &up[e], err);
+        if (s == RP_OK)
+            s = rp_weights_add(l->weights, "down", 2, 1, &part, &down[e], err);
+    }
     if (s != RP_OK)
         return s;
-    up[1] = up[0];
-    down[1] = down[0];
     const rp_experts experts = {.n_experts = 2, .n_used = 1, .up = up, .down = down};
     const rp_value logits = rp_graph_glu(l->graph, "logits", *x, RP_ACT_NONE);
     *x = rp_graph_experts(l->graph, "experts", *x, logits, &experts, *x);
@@ -112,6 +114,8 @@ static rp_status live_with_graph(struct life *l, rp_error *err)
     rp_session_options so;
     rp_session_options_init(&so);
     rp_status s = build_graph(l, err);
+    if (s == RP_OK && l->int8)
+        s = rp_weights_quantize(l->weights, l->graph, NULL, err);
     if (s == RP_OK)
         s = rp_session_create(l->graph, l->weights, &so, &l->session, err);
     if (s == RP_OK)
@@ -170,12 +174,13 @@ static bool fits(enum faults_kind kind, rp_status s)
     }
 }
 
-/* How many lives had a failure in them. */
-static long live_with_failures(const char *folder, enum faults_kind kind, long step, uint64_t whole)
+/* How many lives like that one, which went well, had a failure in them. */
+static long live_with_failures(const struct life *like, enum faults_kind kind, long step)
 {
+    const char *folder = like->folder ? like->folder : like->int8 ? "a graph, int8" : "a graph";
     long refused = 0, unharmed = 0;
     for (long n = 1;; n += step) {
-        struct life l = {.folder = folder};
+        struct life l = {.folder = like->folder, .int8 = like->int8};
         rp_error err = {0};
         const long before = faults_live();
         faults_arm(kind, n);
@@ -185,7 +190,7 @@ static long live_with_failures(const char *folder, enum faults_kind kind, long s
         if (faults_live() != before)
             fail_msg("call %ld: %ld blocks are lost", n, faults_live() - before);
         if (s == RP_OK)
-            assert_int_equal(l.whole, whole);
+            assert_int_equal(l.whole, like->whole);
         else if (!fits(kind, s) || err.status != s || !err.message[0])
             fail_msg("call %ld: %s: %s", n, rp_status_name(s), err.message);
         if (!hit) {
@@ -195,7 +200,6 @@ static long live_with_failures(const char *folder, enum faults_kind kind, long s
         refused += s != RP_OK;
         unharmed += s == RP_OK;
     }
-    folder = folder ? folder : "a graph";
     print_message("%s: %ld failures refused, %ld without effect\n", folder, refused, unharmed);
     return refused + unharmed;
 }
@@ -217,25 +221,27 @@ static void each_call_fails(void **state)
             fail_msg("%s", err.message);
         end(&l);
         const long step = every_n ? 1 : 7;
-        assert_true(live_with_failures(path, FAULTS_ALLOC, step, l.whole) > 500 / step);
-        assert_true(live_with_failures(path, FAULTS_THREAD, 1, l.whole) >= 2);
-        assert_true(live_with_failures(path, FAULTS_OPEN, 1, l.whole) >= 2);
-        assert_true(live_with_failures(path, FAULTS_READ, 1, l.whole) >= 20);
-        (void)live_with_failures(path, FAULTS_MMAP, 1, l.whole);
+        assert_true(live_with_failures(&l, FAULTS_ALLOC, step) > 500 / step);
+        assert_true(live_with_failures(&l, FAULTS_THREAD, 1) >= 2);
+        assert_true(live_with_failures(&l, FAULTS_OPEN, 1) >= 2);
+        assert_true(live_with_failures(&l, FAULTS_READ, 1) >= 20);
+        (void)live_with_failures(&l, FAULTS_MMAP, 1);
     }
 }
 
 static void each_call_fails_around_a_graph(void **state)
 {
     (void)state;
-    struct life l = {0};
-    rp_error err;
     if (!faults_available())
         skip();
-    if (live_once(&l, &err) != RP_OK)
-        fail_msg("%s", err.message);
-    end(&l);
-    assert_true(live_with_failures(NULL, FAULTS_ALLOC, 1, l.whole) > 50);
+    for (int int8 = 0; int8 < 2; int8++) {
+        struct life l = {.int8 = int8};
+        rp_error err;
+        if (live_once(&l, &err) != RP_OK)
+            fail_msg("%s", err.message);
+        end(&l);
+        assert_true(live_with_failures(&l, FAULTS_ALLOC, 1) > 50);
+    }
 }
 
 int main(int argc, char **argv)

@@ -212,23 +212,15 @@ static struct segment segment_of(const struct work *w, size_t number)
                             .n = s->value_dim};
 }
 
-/* Weights as the kernels take them, and the rows from before. */
+/* Weights as the kernels take them. */
 static void start(const struct work *w)
 {
     const rp_gdn_states *s = w->b->s;
     const rp_gdn_block *weights = w->b->weights;
-    const size_t kernel = s->options.conv_kernel, channels = s->options.conv_channels;
-    const float *kept = w->t->seq->kept_from;
+    const size_t kernel = s->options.conv_kernel;
     for (size_t j = 0; j < count_segments(w); j++) {
         const struct segment g = segment_of(w, j);
         rp_gdn_turn(weights->conv_w + g.channel * kernel, kernel, g.n, w->w + g.column * kernel);
-        for (size_t i = 0; i + 1 < kernel; i++) {
-            float *to = w->rows + i * s->args.ld + g.column;
-            if (kept)
-                memcpy(to, kept + i * channels + g.channel, g.n * sizeof *to);
-            else
-                memset(to, 0, g.n * sizeof *to);
-        }
     }
     for (size_t i = 0; i < s->per_key; i++) {
         const size_t head = rp_gdn_head_of(s, w->key_head, i);
@@ -237,11 +229,21 @@ static void start(const struct work *w)
     }
 }
 
-/* The rows that the convolution has to know of the chunk that is done. */
-static void go_on(const struct work *w, size_t n)
+/* The rows that the next chunk's convolution has to know of this one, which is a whole one. */
+static void go_on(const struct work *w)
 {
     const size_t ld = w->b->s->args.ld, kept = w->b->s->options.conv_kernel - 1;
-    memmove(w->rows, w->rows + n * ld, kept * ld * sizeof *w->rows);
+    memcpy(w->rows, w->rows + RP_GDN_CHUNK * ld, kept * ld * sizeof *w->rows);
+}
+
+/* Row i of those before the chunk: the slot's, or of the chunk before. */
+static const float *row_before(const struct work *w, const struct segment *g, bool first, size_t i)
+{
+    const rp_gdn_states *s = w->b->s;
+    const float *kept = w->t->seq->kept_from;
+    if (!first)
+        return w->rows + i * s->args.ld + g->column;
+    return kept ? kept + i * s->options.conv_channels + g->channel : NULL;
 }
 
 static void note_bad_conv(struct work *w, const struct segment *g, size_t row, size_t n)
@@ -255,7 +257,7 @@ static void note_bad_conv(struct work *w, const struct segment *g, size_t row, s
     }
 }
 
-static void convolve(struct work *w, size_t row, size_t n)
+static void convolve(struct work *w, size_t row, size_t n, bool first)
 {
     const rp_gdn_states *s = w->b->s;
     const rp_gdn_block *weights = w->b->weights;
@@ -268,9 +270,9 @@ static void convolve(struct work *w, size_t row, size_t n)
                                          .width = g.n,
                                          .activation = weights->conv_activation};
         const float *before[RP_CONV_MAX_KERNEL];
-        float *rows = w->rows + g.column, *now = rows + (kernel - 1) * ld;
+        float *now = w->rows + (kernel - 1) * ld + g.column;
         for (size_t i = 0; i + 1 < kernel; i++)
-            before[i] = rows + i * ld;
+            before[i] = row_before(w, &g, first, i);
         for (size_t r = 0; r < n; r++)
             read_part(w->b, g.part, w->key_head, g.i, row + r, now + r * ld);
         s->ops->conv(&conv, before, now, ld, w->t->qkv + g.column, ld, n);
@@ -340,11 +342,12 @@ static void run_rows(struct rp_gdn_task *t)
     for (size_t done = 0, n; done < t->seq->n; done += n) {
         const size_t row = t->seq->row0 + done;
         n = t->seq->n - done < RP_GDN_CHUNK ? t->seq->n - done : RP_GDN_CHUNK;
-        convolve(&w, row, n);
+        convolve(&w, row, n, done == 0);
         make_gates(&w, row, n);
         rp_gdn_run_pieces(t, &(struct rp_gdn_rows){0, n, false}, 1, t->state);
         finish(&w, row, n);
-        go_on(&w, n);
+        if (done + n < t->seq->n)
+            go_on(&w);
     }
 }
 

@@ -918,6 +918,37 @@ static void test_overflow_is_named(void **state)
     free_net(&net);
 }
 
+/* In place a state is written over before what the rows make of it is known; what is kept of the
+ * convolution is not. */
+static void test_overflow_in_place(void **state)
+{
+    (void)state;
+    struct form form = forms[0];
+    form.n = 40;
+    struct net net = make_net(&form, 4);
+    rp_gdn_states_options o = options_of(&net);
+    o.in_place = true;
+    o.pool = pool_of(2);
+    rp_gdn_states *s = states_of(&o);
+    const int32_t slot = 3, cu[] = {0, 40};
+    set_random(s, &net, slot, 1);
+    float *before = held_by(s, &net, slot);
+    net.norm_w[2] = NAN;
+    const rp_gdn_block block = block_of(&net);
+    const rp_gdn_block_batch b = batch_of(&net, 0, 1, &slot, cu);
+    rp_error err;
+    assert_int_equal(rp_gdn_run_block(s, &block, &b, &err), RP_ERR_NONFINITE);
+    assert_string_equal(err.message, "out, row 0, column 2 is NaN");
+    float *after = held_by(s, &net, slot);
+    assert_memory_equal(after + state_floats(&net), before + state_floats(&net),
+                        kept_floats(&net) * sizeof *after);
+    free(before);
+    free(after);
+    rp_gdn_states_destroy(s);
+    rp_pool_destroy(o.pool);
+    free_net(&net);
+}
+
 static void test_refused_states(void **state)
 {
     (void)state;
@@ -1038,10 +1069,15 @@ static void test_forks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bits_of_the_separate_calls),  cmocka_unit_test(test_one_row_each),
-        cmocka_unit_test(test_near_a_recurrence_in_double), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_overflow_is_named),           cmocka_unit_test(test_refused_states),
-        cmocka_unit_test(test_sentinels_survive),           cmocka_unit_test(test_forks),
+        cmocka_unit_test(test_bits_of_the_separate_calls),
+        cmocka_unit_test(test_one_row_each),
+        cmocka_unit_test(test_near_a_recurrence_in_double),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_overflow_is_named),
+        cmocka_unit_test(test_overflow_in_place),
+        cmocka_unit_test(test_refused_states),
+        cmocka_unit_test(test_sentinels_survive),
+        cmocka_unit_test(test_forks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,7 +5,7 @@
  * are of a value head.  So a task takes a chunk of rows from the projections to the caller's rows
  * in its own scratch, whatever the length of the sequence, and nothing between is ever whole:
  *
- *     conv_rows   kernel - 1 rows from before, then the chunk's q, k, v, widened
+ *     conv_rows   kernel - 1 rows of the chunk before, then the chunk's q, k, v, widened
  *        -> qkv   convolved                    gate_rows -> gates
  *        -> out   of the rule                  z
  *        -> the caller's rows

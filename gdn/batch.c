@@ -6,21 +6,24 @@
 
 #include <math.h>
 
-rp_status rp_gdn_check_rows(const char *name, const void *data, size_t ld, size_t n, size_t width,
-                            rp_error *err)
+#define PIECE 256 /* floats on the stack at a time */
+
+rp_status rp_gdn_check_rows(const struct rp_gdn_named *in, size_t n, rp_error *err)
 {
-    size_t last, floats;
-    if (!data)
-        return rp_fail(err, RP_ERR_INVALID, "%s has no data", name);
-    if (n > 1 && ld < width)
+    const size_t ld = in->rows.ld;
+    const char *what = in->rows.dtype == RP_DTYPE_F32 ? "floats" : "halves";
+    size_t last, numbers;
+    if (!in->rows.data)
+        return rp_fail(err, RP_ERR_INVALID, "%s has no data", in->name);
+    if (n > 1 && ld < in->width)
         return rp_fail(err, RP_ERR_INVALID,
-                       "%s: rows of %zu floats overlap each other, being %zu apart", name, width,
-                       ld);
-    if (!rp_mul_ok(n - 1, ld, &last) || !rp_add_ok(last, width, &floats) ||
-        floats > PTRDIFF_MAX / sizeof(float))
+                       "%s: rows of %zu %s overlap each other, being %zu apart", in->name,
+                       in->width, what, ld);
+    if (!rp_mul_ok(n - 1, ld, &last) || !rp_add_ok(last, in->width, &numbers) ||
+        numbers > PTRDIFF_MAX / rp_gdn_number_bytes(in->rows.dtype))
         return rp_fail(err, RP_ERR_LIMIT,
-                       "%s elements: %zu rows, %zu floats apart, are past what memory can hold",
-                       name, n, ld);
+                       "%s elements: %zu rows, %zu %s apart, are past what memory can hold",
+                       in->name, n, ld, what);
     return RP_OK;
 }
 
@@ -69,18 +72,34 @@ rp_status rp_gdn_check_seqs(rp_gdn_states *s, size_t n_seqs, const int32_t *slot
 /* ---- numbers that are none ---------------------------------------------------------------------
  */
 
-static bool bad_row(const rp_gdn_states *s, const struct rp_gdn_named *in, size_t row,
-                    size_t *column)
+static bool bad_floats(const rp_gdn_states *s, const float *x, size_t n, bool log, size_t *column)
 {
-    const float *x = in->rows.data + row * in->rows.ld;
     size_t where;
-    if (!s->ops->nonfinite(x, in->width, &where))
+    if (!s->ops->nonfinite(x, n, &where))
         return false;
-    for (size_t c = where; c < in->width; c++) {
-        if (isfinite(x[c]) || (in->log && x[c] < 0))
+    for (size_t c = where; c < n; c++) {
+        if (isfinite(x[c]) || (log && x[c] < 0))
             continue;
         *column = c;
         return true;
+    }
+    return false;
+}
+
+static bool bad_row(const rp_gdn_states *s, const struct rp_gdn_named *in, size_t row,
+                    size_t *column)
+{
+    float x[PIECE];
+    if (in->rows.dtype == RP_DTYPE_F32)
+        return bad_floats(s, (const float *)in->rows.data + row * in->rows.ld, in->width, in->log,
+                          column);
+    for (size_t c = 0, n; c < in->width; c += n) {
+        n = in->width - c < PIECE ? in->width - c : PIECE;
+        rp_gdn_read(s, &in->rows, row, c, x, n);
+        if (bad_floats(s, x, n, in->log, column)) {
+            *column += c;
+            return true;
+        }
     }
     return false;
 }
@@ -98,12 +117,12 @@ bool rp_gdn_find_bad(const rp_gdn_states *s, const struct rp_gdn_named *inputs, 
     return false;
 }
 
-rp_status rp_gdn_fail_bad(const struct rp_gdn_place *p, rp_error *err)
+rp_status rp_gdn_fail_bad(const rp_gdn_states *s, const struct rp_gdn_place *p, rp_error *err)
 {
-    const rp_gdn_input *rows = &p->input->rows;
+    float x;
+    rp_gdn_read(s, &p->input->rows, p->row, p->column, &x, 1);
     return rp_fail(err, RP_ERR_NONFINITE, "%s, row %zu, column %zu is %s", p->input->name, p->row,
-                   p->column,
-                   isnan(rows->data[p->row * rows->ld + p->column]) ? "NaN" : "infinite");
+                   p->column, isnan(x) ? "NaN" : "infinite");
 }
 
 /* ---- slots -------------------------------------------------------------------------------------
@@ -126,6 +145,15 @@ size_t rp_gdn_begin(rp_gdn_states *s, struct rp_blocks *blocks, bool over, size_
         s->seqs[n++] = seq;
     }
     return n;
+}
+
+void rp_gdn_begin_kept(rp_gdn_states *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        struct rp_gdn_seq *seq = &s->seqs[i];
+        seq->kept_from = rp_blocks_read(&s->conv, seq->slot);
+        seq->kept_to = rp_blocks_begin(&s->conv, seq->slot, true);
+    }
 }
 
 void rp_gdn_end(rp_gdn_states *s, struct rp_blocks *blocks, size_t n, bool keep)

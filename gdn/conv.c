@@ -27,7 +27,7 @@ struct conv {
     rp_gdn_states *states;
     const rp_gdn_conv_batch *batch;
     struct rp_ops_conv kernel; /* w and b: not used, see run_rows() */
-    struct rp_gdn_named x;
+    struct rp_gdn_named x, out;
     size_t n_rows, n_seqs;
     struct rp_counter blocks, kept;
     atomic_bool bad_x, bad_out;
@@ -55,11 +55,13 @@ static rp_status check_batch(struct conv *c, rp_error *err)
     RP_TRY(rp_gdn_check_seqs(c->states, b->n_seqs, b->slots, b->cu, &c->n_rows, err));
     if (c->n_rows == 0)
         return RP_OK;
-    c->x = (struct rp_gdn_named){"x", b->x, o->conv_channels, false};
+    c->x = (struct rp_gdn_named){"x", rp_gdn_floats(b->x), o->conv_channels, false};
+    c->out = (struct rp_gdn_named){"out", rp_gdn_floats((rp_gdn_input){b->out, b->ld_out}),
+                                   o->conv_channels, false};
     c->kernel = (struct rp_ops_conv){
         .kernel = o->conv_kernel, .width = o->conv_channels, .activation = b->activation};
-    RP_TRY(rp_gdn_check_rows("x", b->x.data, b->x.ld, c->n_rows, o->conv_channels, err));
-    return rp_gdn_check_rows("out", b->out, b->ld_out, c->n_rows, o->conv_channels, err);
+    RP_TRY(rp_gdn_check_rows(&c->x, c->n_rows, err));
+    return rp_gdn_check_rows(&c->out, c->n_rows, err);
 }
 
 /* Row t of what its slot keeps with the sequence behind it; NULL: zeros. */
@@ -67,7 +69,7 @@ static const float *source(const struct conv *c, const struct rp_gdn_seq *seq, s
 {
     const size_t kept = c->kernel.kernel - 1;
     if (t >= kept)
-        return c->x.rows.data + (seq->row0 + t - kept) * c->x.rows.ld;
+        return c->batch->x.data + (seq->row0 + t - kept) * c->batch->x.ld;
     return seq->from ? (const float *)seq->from + t * c->kernel.width : NULL;
 }
 
@@ -79,9 +81,8 @@ static inline void turn_by(const float *restrict w, size_t kernel, size_t n, flo
     }
 }
 
-/* The caller has a channel's weights side by side, the kernel a row's.  Numbers that the compiler
- * knows make this twice as fast: 4 is what models have. */
-static void turn(const float *w, size_t kernel, size_t n, float *to)
+/* Numbers that the compiler knows make this twice as fast: 4 is what models have. */
+void rp_gdn_turn(const float *w, size_t kernel, size_t n, float *to)
 {
     if (kernel == 4 && n == TURN_CHANNELS)
         turn_by(w, 4, TURN_CHANNELS, to);
@@ -101,7 +102,7 @@ static void run_rows(const struct conv *c, const float *const *before, size_t r0
     for (size_t c0 = 0; c0 < all; c0 += some.width) {
         some.width = all - c0 < TURN_CHANNELS ? all - c0 : TURN_CHANNELS;
         some.b = b->b ? b->b + c0 : NULL;
-        turn(b->w + c0 * kernel, kernel, some.width, w);
+        rp_gdn_turn(b->w + c0 * kernel, kernel, some.width, w);
         for (size_t i = 0; i + 1 < kernel; i++)
             some_before[i] = before[i] ? before[i] + c0 : NULL;
         c->states->ops->conv(&some, some_before, b->x.data + r0 * b->x.ld + c0, b->x.ld,
@@ -115,15 +116,13 @@ static void run_block(struct conv *c, const struct rp_gdn_seq *seq, size_t t0, s
     const rp_gdn_states *s = c->states;
     const size_t kept = c->kernel.kernel - 1, r0 = seq->row0 + t0;
     const float *before[RP_CONV_MAX_KERNEL];
-    const struct rp_gdn_named out = {
-        "out", {c->batch->out, c->batch->ld_out}, c->kernel.width, false};
     struct rp_gdn_place where;
     if (rp_gdn_find_bad(s, &c->x, 1, r0, r0 + n, &where))
         atomic_store_explicit(&c->bad_x, true, memory_order_relaxed);
     for (size_t i = 0; i < kept; i++)
         before[i] = source(c, seq, t0 + i);
     run_rows(c, before, r0, n);
-    if (rp_gdn_find_bad(s, &out, 1, r0, r0 + n, &where))
+    if (rp_gdn_find_bad(s, &c->out, 1, r0, r0 + n, &where))
         atomic_store_explicit(&c->bad_out, true, memory_order_relaxed);
 }
 
@@ -173,14 +172,12 @@ static void region(void *arg, struct rp_worker *worker)
 
 static rp_status verdict(const struct conv *c, rp_error *err)
 {
-    const struct rp_gdn_named out = {
-        "out", {c->batch->out, c->batch->ld_out}, c->kernel.width, false};
     struct rp_gdn_place where;
     rp_status status = RP_OK;
     const rp_fpenv callers = rp_fpenv_enter();
     if ((c->bad_x && rp_gdn_find_bad(c->states, &c->x, 1, 0, c->n_rows, &where)) ||
-        (c->bad_out && rp_gdn_find_bad(c->states, &out, 1, 0, c->n_rows, &where)))
-        status = rp_gdn_fail_bad(&where, err);
+        (c->bad_out && rp_gdn_find_bad(c->states, &c->out, 1, 0, c->n_rows, &where)))
+        status = rp_gdn_fail_bad(c->states, &where, err);
     else if (c->bad_x || c->bad_out)
         status = rp_fail(err, RP_ERR_NONFINITE, "a number changed while it was looked at");
     rp_fpenv_leave(callers);

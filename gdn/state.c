@@ -81,6 +81,14 @@ rp_status rp_gdn_check_conv(const rp_gdn_states *s, rp_error *err)
     return RP_OK;
 }
 
+bool rp_gdn_conv_feeds_rule(const rp_gdn_states *s)
+{
+    size_t keys, values, channels;
+    return rp_mul_ok(s->n_key_heads, s->key_dim, &keys) && rp_mul_ok(keys, 2, &keys) &&
+           rp_mul_ok(s->n_value_heads, s->value_dim, &values) &&
+           rp_add_ok(keys, values, &channels) && channels == s->options.conv_channels;
+}
+
 static rp_status check_pointer(const void *p, const char *what, rp_error *err)
 {
     return p ? RP_OK : rp_fail(err, RP_ERR_INVALID, "%s is NULL", what);
@@ -88,11 +96,6 @@ static rp_status check_pointer(const void *p, const char *what, rp_error *err)
 
 /* ---- sizes -------------------------------------------------------------------------------------
  */
-
-static size_t number_bytes(const rp_gdn_states *s)
-{
-    return s->options.dtype == RP_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
-}
 
 /* Every number that a slot has fits in memory as f32. */
 static rp_status measure_slot(rp_gdn_states *s, rp_error *err)
@@ -132,6 +135,15 @@ static bool lay(struct rp_gdn_scratch *at, size_t *where, size_t rows, size_t fl
            at->bytes <= PTRDIFF_MAX;
 }
 
+static bool lay_block(const rp_gdn_states *s, struct rp_gdn_scratch *at)
+{
+    const size_t kernel = s->options.conv_kernel;
+    return lay(at, &at->conv_rows, kernel - 1 + RP_GDN_CHUNK, s->args.ld) &&
+           lay(at, &at->conv_w, kernel, s->args.ld) &&
+           lay(at, &at->gate_rows, 1 + RP_GDN_CHUNK, 2 * s->per_key) &&
+           lay(at, &at->z, RP_GDN_CHUNK, s->value_dim);
+}
+
 static rp_status measure_scratch(rp_gdn_states *s, rp_error *err)
 {
     struct rp_gdn_scratch *at = &s->at;
@@ -146,6 +158,7 @@ static rp_status measure_scratch(rp_gdn_states *s, rp_error *err)
     fits = fits && lay(at, &at->out, RP_GDN_CHUNK, values);
     fits = fits && lay(at, &at->state, 1, s->head_floats);
     fits = fits && lay(at, &at->step, 1, s->head_floats);
+    fits = fits && (!rp_gdn_conv_feeds_rule(s) || lay_block(s, at));
     if (!fits || !rp_mul_ok(at->bytes, workers, &s->scratch_bytes) ||
         s->scratch_bytes > PTRDIFF_MAX)
         return rp_fail(err, RP_ERR_LIMIT,
@@ -181,7 +194,8 @@ static rp_status take_memory(rp_gdn_states *s, rp_error *err)
 {
     const size_t n = s->options.n_slots;
     const size_t blocks = s->options.in_place ? n + n / 2 : 2 * n;
-    RP_TRY(rp_blocks_init(&s->state, "state", n, blocks, s->floats * number_bytes(s), err));
+    RP_TRY(rp_blocks_init(&s->state, "state", n, blocks,
+                          s->floats * rp_gdn_number_bytes(s->options.dtype), err));
     RP_TRY(rp_blocks_init(&s->conv, "conv state", n, blocks, s->conv_floats * sizeof(float), err));
     s->scratch = rp_aligned_alloc(s->scratch_bytes);
     s->seqs = rp_aligned_alloc(n * sizeof *s->seqs);
@@ -288,7 +302,8 @@ void rp_gdn_load(const rp_gdn_states *s, const void *stored, size_t at, float *x
     if (!stored)
         memset(x, 0, n * sizeof *x);
     else
-        s->ops->widen(s->options.dtype, (const char *)stored + at * number_bytes(s), x, n);
+        s->ops->widen(s->options.dtype,
+                      (const char *)stored + at * rp_gdn_number_bytes(s->options.dtype), x, n);
 }
 
 /* Whether any of n halves has all bits of the exponent set. */
@@ -310,7 +325,7 @@ static bool any_none(const uint16_t *x, size_t n, uint16_t exponent)
 bool rp_gdn_store(const rp_gdn_states *s, void *stored, size_t at, const float *x, size_t n)
 {
     size_t where;
-    char *to = (char *)stored + at * number_bytes(s);
+    char *to = (char *)stored + at * rp_gdn_number_bytes(s->options.dtype);
     s->ops->narrow(s->options.dtype, x, to, n);
     if (s->options.dtype == RP_DTYPE_F32)
         return s->ops->nonfinite(x, n, &where);

@@ -13,6 +13,9 @@ struct rp_gdn_seq {
     size_t slot, row0, n;
     const void *from; /* its state; NULL: zeros */
     void *to;         /* what it becomes; may be `from` */
+    /* The same of what it keeps of the convolution, where that runs with the rule. */
+    const float *kept_from;
+    float *kept_to;
 };
 
 /* Where in a worker's scratch what lies, in bytes. */
@@ -20,6 +23,9 @@ struct rp_gdn_scratch {
     size_t kernel;          /* the kernel's own */
     size_t qkv, gates, out; /* of a chunk of rows of one key head */
     size_t state, step;     /* of one key head, f32 */
+    /* Of gdn/block.c, where the convolution is as wide as q, k and v: the rows that go into it with
+     * those before them, its weights, what gates are made of, and the z of a value head. */
+    size_t conv_rows, conv_w, gate_rows, z;
     size_t bytes;
 };
 
@@ -46,6 +52,14 @@ RP_CHECKED rp_status rp_gdn_check_slot(const rp_gdn_states *s, int32_t slot, rp_
 
 /* RP_ERR_INVALID for states without a convolution. */
 RP_CHECKED rp_status rp_gdn_check_conv(const rp_gdn_states *s, rp_error *err);
+
+/* Whether its channels are those of q, k and v. */
+bool rp_gdn_conv_feeds_rule(const rp_gdn_states *s);
+
+static inline size_t rp_gdn_number_bytes(rp_dtype dtype)
+{
+    return dtype == RP_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
+}
 
 /* n numbers from number `at` of a state as it is stored (NULL: zeros), and into one; that is true
  * when any of them is none, or is none any more. */

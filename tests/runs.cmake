@@ -12,6 +12,7 @@ set(RP_TESTS_ONCE
     test_attention
     test_gates
     test_gdn
+    test_gdn_call
     test_gemm
     test_isa
     test_ops

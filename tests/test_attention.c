@@ -23,6 +23,7 @@ static inline void transpose_block(float *to, const float *from, size_t ld)
 }
 
 #include "attention/attention_tmpl.h"
+#include "tests/kernels.h"
 
 #include <rankplan/machine.h>
 
@@ -43,8 +44,7 @@ static inline void transpose_block(float *to, const float *from, size_t ld)
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#define MAX_KERNELS 8
-#define UNTOUCHED   0x7fc0dead /* a NaN that nobody computes */
+#define UNTOUCHED 0x7fc0dead /* a NaN that nobody computes */
 
 /* ---- memory with a guard page on both sides --------------------------------------------- */
 
@@ -310,19 +310,7 @@ static void check_bits(const struct batch *b, const float *want, const char *wha
     }
 }
 
-/* The kernels that this machine can run, the fastest last. */
-static size_t usable(const struct rp_attention_kernel **list)
-{
-    size_t n, kept = 0;
-    const struct rp_attention_kernel *const *all = rp_attention_all(&n);
-    assert_in_range(n, 1, MAX_KERNELS - 1);
-    list[kept++] = &attention_widest;
-    for (size_t i = 0; i < n; i++) {
-        if ((all[i]->isa & ~rp_isa_detected()) == 0)
-            list[kept++] = all[i];
-    }
-    return kept;
-}
+DEFINE_USABLE(struct rp_attention_kernel, &attention_widest, rp_attention_all)
 
 /* ---- tests ------------------------------------------------------------------------------ */
 

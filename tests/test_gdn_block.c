@@ -2,8 +2,9 @@
  * gates, delta rule, gated norm and output projection, against what transformers computed; all in
  * one call, or cut in two.
  *
- * What is no call of the library there (projections, gates, the norm behind) is done in double.  As
- * a graph the block is the library's from end to end. */
+ * Convolution and rule by themselves, with the rest in double; then all between the projections by
+ * rp_gdn_run_block; then as a graph, where the block is the library's from end to end, and gives
+ * that call's bits. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,7 +30,8 @@ enum {
     VALUES = VALUE_HEADS * DIM,
     CHANNELS = 2 * KEYS + VALUES,
     KERNEL = 4,
-    STATE = VALUE_HEADS * DIM * DIM
+    STATE = VALUE_HEADS * DIM * DIM,
+    PROJECTED = CHANNELS + VALUES + 2 * VALUE_HEADS
 };
 
 static void must(rp_status status, const rp_error *err)
@@ -302,13 +304,124 @@ static void test_block(void **state)
     check_way(RP_GDN_TILED, true, 1);
 }
 
+/* ---- in one call ------------------------------------------------------------------------------
+ */
+
+/* Value heads as `map` numbers them: what the call takes of the block. */
+struct ordered_heads {
+    float a_log[VALUE_HEADS], dt_bias[VALUE_HEADS];
+};
+
+static void order_heads(struct ordered_heads *o, rp_gdn_map map)
+{
+    for (size_t h = 0; h < VALUE_HEADS; h++) {
+        o->a_log[head_of(map, h / PER_KEY, h % PER_KEY)] = block.a_log[h];
+        o->dt_bias[head_of(map, h / PER_KEY, h % PER_KEY)] = block.dt_bias[h];
+    }
+}
+
+/* A projection of the block's input, in double. */
+static void project(const float *w, size_t n, float *to)
+{
+    for (size_t t = 0; t < ROWS; t++) {
+        for (size_t c = 0; c < n; c++)
+            to[t * n + c] = (float)dot(w + c * WIDTH, block.x + t * WIDTH, WIDTH);
+    }
+}
+
+static rp_gdn_states *states_of(rp_gdn_map map)
+{
+    rp_gdn_states_options o;
+    rp_gdn_states *s = NULL;
+    rp_gdn_states_options_init(&o);
+    o.gdn = (rp_gdn){.n_key_heads = KEY_HEADS,
+                     .n_value_heads = VALUE_HEADS,
+                     .key_dim = DIM,
+                     .value_dim = DIM,
+                     .map = map,
+                     .norm = RP_GDN_NORM_ROOT,
+                     .eps = 1e-6f};
+    o.n_slots = 2;
+    o.conv_channels = CHANNELS;
+    o.conv_kernel = KERNEL;
+    MUST(rp_gdn_states_create(&o, &s, ERR));
+    return s;
+}
+
+/* The largest difference from what transformers has behind the last projection, whose columns
+ * follow the block's own order of value heads. */
+static double behind_projection(const float *rows, rp_gdn_map map)
+{
+    double worst = 0;
+    for (size_t t = 0; t < ROWS; t++) {
+        float row[VALUES];
+        for (size_t h = 0; h < VALUE_HEADS; h++)
+            memcpy(row + h * DIM, rows + t * VALUES + head_of(map, h / PER_KEY, h % PER_KEY) * DIM,
+                   DIM * sizeof *row);
+        for (size_t c = 0; c < WIDTH; c++)
+            worst = fmax(worst, fabs(dot(block.out + c * VALUES, row, VALUES) -
+                                     (double)block.y[t * WIDTH + c]));
+    }
+    return worst;
+}
+
+/* The block's own packed projections, in one call or cut in two: what transformers has. */
+static void check_call(rp_gdn_map map, size_t cut)
+{
+    static struct way way;
+    static struct ordered_heads heads;
+    static float qkvz[ROWS * (CHANNELS + VALUES)], ba[ROWS * 2 * VALUE_HEADS], out[ROWS * VALUES];
+    const size_t starts[] = {0, cut, ROWS};
+    rp_gdn_states *s = states_of(map);
+    way.map = map;
+    order_conv(&way);
+    order_heads(&heads, map);
+    project(block.qkvz, CHANNELS + VALUES, qkvz);
+    project(block.ba, (size_t)2 * VALUE_HEADS, ba);
+    rp_gdn_block weights;
+    rp_gdn_block_init(&weights);
+    weights.conv_w = way.w;
+    weights.a_log = heads.a_log;
+    weights.dt_bias = heads.dt_bias;
+    weights.norm_w = block.norm;
+    for (int i = 0; i < 2; i++) {
+        const int32_t slot = 1, cu[] = {0, (int32_t)(starts[i + 1] - starts[i])};
+        rp_gdn_block_batch b;
+        rp_gdn_block_batch_init(&b);
+        b.n_seqs = 1;
+        b.slots = &slot;
+        b.cu = cu;
+        b.qkvz.data = qkvz + starts[i] * (CHANNELS + VALUES);
+        b.qkvz.ld = CHANNELS + VALUES;
+        b.ba.data = ba + starts[i] * 2 * VALUE_HEADS;
+        b.ba.ld = (size_t)2 * VALUE_HEADS;
+        b.out = out + starts[i] * VALUES;
+        b.ld_out = VALUES;
+        MUST(rp_gdn_run_block(s, &weights, &b, ERR));
+    }
+    const double off = behind_projection(out, map) / largest(block.y, ROWS * WIDTH);
+    if (!(off <= 2e-5))
+        fail_msg("map %d, cut at %zu: %g of the largest", (int)map, cut, off);
+    rp_gdn_states_destroy(s);
+}
+
+static void test_block_in_one_call(void **state)
+{
+    (void)state;
+    read_block();
+    check_call(RP_GDN_GROUPED, 0);
+    check_call(RP_GDN_GROUPED, 73);
+    check_call(RP_GDN_TILED, 0);
+    check_call(RP_GDN_TILED, 3);
+}
+
 /* ---- as a graph -------------------------------------------------------------------------------
  */
 
 /* The block's weights with value heads in the order of a map; rows of the projection are q, k, v,
  * z, b, a. */
 struct ordered {
-    float projection[(CHANNELS + VALUES + 2 * VALUE_HEADS) * WIDTH], out[WIDTH * VALUES];
+    float projection[PROJECTED * WIDTH], out[WIDTH * VALUES];
     float conv[CHANNELS * KERNEL], rate[VALUE_HEADS], dt_bias[VALUE_HEADS];
 };
 
@@ -381,7 +494,7 @@ static void build_block(rp_graph *g, rp_weights *w, const struct ordered *o, rp_
                                 .head_dim = DIM,
                                 .activation = RP_ACT_SILU,
                                 .first_column = CHANNELS};
-    const rp_weight in = add(w, "in", o->projection, CHANNELS + VALUES + 2 * VALUE_HEADS, WIDTH);
+    const rp_weight in = add(w, "in", o->projection, PROJECTED, WIDTH);
     const rp_weight out = add(w, "out", o->out, WIDTH, VALUES);
     const rp_value x = rp_graph_embed(g, "x", 1, &table);
     const rp_value p = rp_graph_gemm(g, "in", x, in, -1, RP_ACT_NONE, -1);
@@ -389,6 +502,8 @@ static void build_block(rp_graph *g, rp_weights *w, const struct ordered *o, rp_
     const rp_value decays = rp_graph_gdn_gates(g, "gates", p, &gates);
     rp_value y = rp_graph_gdn(g, "core", mixed, decays, &rule);
     y = rp_graph_gated_norm(g, "norm", y, p, &norm);
+    rp_graph_output(g, "projected", p, RP_ROWS_TOKENS, PROJECTED);
+    rp_graph_output(g, "normed", y, RP_ROWS_TOKENS, VALUES);
     y = rp_graph_gemm(g, "out", y, out, -1, RP_ACT_NONE, -1);
     rp_graph_output(g, "y", y, RP_ROWS_TOKENS, WIDTH);
 }
@@ -413,6 +528,45 @@ static void run_graph(rp_session *session, size_t n, size_t cut, float *y)
     memcpy(y, view.data, n * WIDTH * sizeof *y);
 }
 
+/* The graph's projections through the call, as columns of one row: the graph's bits. */
+static void check_bits(rp_session *session, const struct ordered *o, rp_gdn_map map,
+                       bool linear_rate, size_t n)
+{
+    static float out[ROWS * VALUES];
+    rp_view projected, normed;
+    MUST(rp_session_output(session, "projected", &projected, ERR));
+    MUST(rp_session_output(session, "normed", &normed, ERR));
+    const float *p = projected.data;
+    rp_gdn_states *s = states_of(map);
+    rp_gdn_block weights;
+    rp_gdn_block_init(&weights);
+    weights.conv_w = o->conv;
+    weights.a_log = o->rate;
+    weights.dt_bias = o->dt_bias;
+    weights.linear_rate = linear_rate;
+    weights.norm_w = block.norm;
+    const int32_t slot = 0, cu[] = {0, (int32_t)n};
+    rp_gdn_block_batch b;
+    rp_gdn_block_batch_init(&b);
+    b.n_seqs = 1;
+    b.slots = &slot;
+    b.cu = cu;
+    b.q.data = p;
+    b.k.data = p + KEYS;
+    b.v.data = p + 2 * KEYS;
+    b.z.data = p + CHANNELS;
+    b.b.data = p + CHANNELS + VALUES;
+    b.a.data = p + CHANNELS + VALUES + VALUE_HEADS;
+    b.q.ld = b.k.ld = b.v.ld = b.z.ld = b.b.ld = b.a.ld = projected.width;
+    b.out = out;
+    b.ld_out = VALUES;
+    MUST(rp_gdn_run_block(s, &weights, &b, ERR));
+    for (size_t t = 0; t < n; t++)
+        assert_memory_equal(out + t * VALUES, (const float *)normed.data + t * normed.width,
+                            VALUES * sizeof *out);
+    rp_gdn_states_destroy(s);
+}
+
 static void check_graph(rp_gdn_map map, bool linear_rate)
 {
     static const size_t cuts[][2] = {{4, 3}, {ROWS, 73}, {ROWS, 72}, {ROWS, 64}, {ROWS, 1}};
@@ -431,7 +585,10 @@ static void check_graph(rp_gdn_map map, bool linear_rate)
     print_message("    map %d, %s rate: %.2g of the largest\n", (int)map,
                   linear_rate ? "linear" : "log", off);
     assert_true(off <= 2e-5);
-    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+    check_bits(session, &ordered, map, linear_rate, ROWS);
+    const size_t n_cuts =
+        linear_rate ? 2 : sizeof cuts / sizeof *cuts; /* no cut depends on the rate */
+    for (size_t i = 0; i < n_cuts; i++) {
         run_graph(session, cuts[i][0], cuts[i][1], again);
         assert_memory_equal(again, y, cuts[i][0] * WIDTH * sizeof *y);
     }
@@ -453,6 +610,7 @@ static void test_block_as_a_graph(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_block),
+                                       cmocka_unit_test(test_block_in_one_call),
                                        cmocka_unit_test(test_block_as_a_graph)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

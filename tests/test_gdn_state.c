@@ -303,7 +303,8 @@ static void test_shapes(void **state)
                   {1, 40, 1, 1, 1, 1},      {2, 33, 3, 3, 7, 16 + 1}, {1, 145, 2, 4, 32, 32},
                   {1, 145, 2, 4, 128, 128}, {1, 145, 2, 2, 128, 128}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        for (int map = RP_GDN_GROUPED; map <= RP_GDN_TILED; map++) {
+        const bool one_map = shapes[i].hk == 1 || shapes[i].hk == shapes[i].hv;
+        for (int map = one_map; map <= RP_GDN_TILED; map++) {
             const rp_gdn g = {.n_key_heads = shapes[i].hk,
                               .n_value_heads = shapes[i].hv,
                               .key_dim = shapes[i].dk,
@@ -311,7 +312,8 @@ static void test_shapes(void **state)
                               .map = (rp_gdn_map)map,
                               .scale = 1};
             check_shape(g, true, shapes[i].b, shapes[i].t, false, 2e-5);
-            check_shape(g, true, shapes[i].b, shapes[i].t, true, 2e-5);
+            if (shapes[i].t < 100 || shapes[i].dk < 100) /* what is left out is slow on plain C */
+                check_shape(g, true, shapes[i].b, shapes[i].t, true, 2e-5);
         }
     }
 }
@@ -428,42 +430,38 @@ static float *alone(const struct rows *r, float **states)
     }
     float *out = floats(RAGGED_ROWS * (r->values + GAP));
     memcpy(out, r->out, RAGGED_ROWS * (r->values + GAP) * sizeof *out);
-    memset(r->out, 0, RAGGED_ROWS * (r->values + GAP) * sizeof *out);
     rp_gdn_states_destroy(s);
     return out;
 }
 
 /* The batch at once gives the same bits, whatever slots and threads, and leaves other slots (and
  * those of sequences without rows) as they were. */
-static void check_bits(rp_gdn gdn, int threads, bool in_place)
+static void check_bits(struct rows *r, const float *out, float *const *states, int threads,
+                       bool in_place)
 {
-    struct rows r = make_rows(gdn, false, RAGGED_ROWS, 9);
-    float *states[RAGGED], *out = alone(&r, states);
+    const rp_gdn *gdn = &r->gdn;
     rp_pool *pool = pool_of(threads);
-    rp_gdn_states_options o = options_of(&r);
+    rp_gdn_states_options o = options_of(r);
     o.pool = pool;
     o.in_place = in_place;
     rp_gdn_states *s = states_of(&o);
     for (size_t i = 0; i < RAGGED; i++)
-        set_random(s, &gdn, ragged_slots[i], i);
-    set_random(s, &gdn, 1, 1234);
-    float *other = state_of(s, &gdn, 1);
-    const rp_gdn_batch b = batch_of(&r, 0, RAGGED, ragged_slots, ragged);
+        set_random(s, gdn, ragged_slots[i], i);
+    set_random(s, gdn, 1, 1234);
+    float *other = state_of(s, gdn, 1);
+    const rp_gdn_batch b = batch_of(r, 0, RAGGED, ragged_slots, ragged);
+    memset(r->out, 0, RAGGED_ROWS * (r->values + GAP) * sizeof *out);
     const size_t count = alloc_count();
     MUST(rp_gdn_run(s, &b, ERR));
     if (alloc_count_available())
         assert_int_equal(alloc_count(), count);
-    assert_memory_equal(out, r.out, RAGGED_ROWS * (r.values + GAP) * sizeof *out);
-    for (size_t i = 0; i < RAGGED; i++) {
-        assert_state(s, &gdn, ragged_slots[i], states[i]);
-        free(states[i]);
-    }
-    assert_state(s, &gdn, 1, other);
+    assert_memory_equal(out, r->out, RAGGED_ROWS * (r->values + GAP) * sizeof *out);
+    for (size_t i = 0; i < RAGGED; i++)
+        assert_state(s, gdn, ragged_slots[i], states[i]);
+    assert_state(s, gdn, 1, other);
     free(other);
-    free(out);
     rp_gdn_states_destroy(s);
     rp_pool_destroy(pool);
-    free_rows(&r);
 }
 
 static void test_bits(void **state)
@@ -479,10 +477,16 @@ static void test_bits(void **state)
          .map = RP_GDN_TILED}};
     static const int threads[] = {1, 2, 3, 7};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        struct rows r = make_rows(shapes[i], false, RAGGED_ROWS, 9);
+        float *states[RAGGED], *out = alone(&r, states);
         for (size_t t = 0; t < sizeof threads / sizeof *threads; t++) {
-            check_bits(shapes[i], threads[t], false);
-            check_bits(shapes[i], threads[t], true);
+            check_bits(&r, out, states, threads[t], false);
+            check_bits(&r, out, states, threads[t], true);
         }
+        for (size_t j = 0; j < RAGGED; j++)
+            free(states[j]);
+        free(out);
+        free_rows(&r);
     }
 }
 

@@ -11,18 +11,20 @@
  * takes any number of rows for any of its slots: one row each is decoding, many are a prompt.
  *
  *     rp_gdn_states_create(&options, &states, &err);     all slots begin as zeros
- *     rp_gdn_run(states, &batch, &err);                  the rows of some slots
- *     rp_gdn_states_fork(states, from, to, &err);        shares memory until one of both is run
+ *     rp_gdn_run_block(states, &block, &batch, &err);    the rows of some slots, from the
+ * projections up to the gated norm rp_gdn_run(states, &batch, &err);                  the rule
+ * alone rp_gdn_states_fork(states, from, to, &err);        shares memory until one of both is run
  *     rp_gdn_states_reset(states, slot, &err);           zeros again, the memory is free again
  *
  * The bits of a result depend on the sequence's state and rows alone: not on threads, batch mates,
  * slots, or what ran before.  How a sequence is cut into calls does move last bits, since rows are
  * computed in chunks that are counted from a call's first row (docs/numerics.md).
  *
- * A call that fails leaves every state as it was, but for rp_gdn_run with in_place when finite
- * inputs overflow.  Of the two calls of a layer each is for itself: where rp_gdn_run fails behind
- * an rp_gdn_conv that did not, the rows that the convolution keeps have moved on.  Then call
- * rp_gdn_run again, alone; or fork the slot before both.
+ * A call that fails leaves every state as it was, but with in_place when finite inputs overflow.
+ * rp_gdn_run_block is one call for what the convolution keeps and the state of the rule.  Where
+ * both are called by themselves, each is for itself: if rp_gdn_run fails behind an rp_gdn_conv that
+ * did not, the rows that the convolution keeps have moved on.  Then call rp_gdn_run again, alone;
+ * or fork the slot before both.
  */
 #ifndef RANKPLAN_GDN_H
 #define RANKPLAN_GDN_H
@@ -48,7 +50,7 @@ typedef struct rp_gdn_states_options {
     size_t struct_size; /* sizeof(rp_gdn_states_options) */
     rp_gdn gdn;         /* heads, dims and conventions (graph.h) */
     /* False (default): rows bring the decay's logarithm, -inf for a factor of 0.  True: the factor
-     * itself. */
+     * itself.  (rp_gdn_run_block makes the decays and does not look at this.) */
     bool linear_decay;
     size_t n_slots; /* at most 2^30.  Layers of equal shape can share one object: a slot for
                        each layer of each sequence */
@@ -57,7 +59,8 @@ typedef struct rp_gdn_states_options {
      * ends; in between all is f32. */
     rp_dtype dtype;
     /* The convolution before the rule: each slot then also keeps the last conv_kernel - 1 rows of
-     * what went into it (rp_gdn_conv).  0 channels (default): none.  conv_kernel is 1 to 8. */
+     * what went into it (rp_gdn_conv).  0 channels (default): none.  conv_kernel is 1 to 8.
+     * rp_gdn_run_block needs as many channels as q, k and v have numbers. */
     size_t conv_channels, conv_kernel;
     /* False (default): a run writes new states beside the old ones and takes them over at its end,
      * so that no failure can change one.  True: it writes over them, which spares a third of the
@@ -208,6 +211,82 @@ RP_API void rp_gdn_conv_batch_init(rp_gdn_conv_batch *batch);
  * states without a convolution. */
 RP_API RP_CHECKED rp_status rp_gdn_conv(rp_gdn_states *states, const rp_gdn_conv_batch *batch,
                                         rp_error *err);
+
+/* ---- the whole block ---------------------------------------------------------------------------
+ */
+
+/* What is between a layer's first projections and its last one, in one call:
+ *
+ *     q, k, v = conv_activation(conv(q, k, v))             as rp_gdn_conv
+ *     decay   = exp(-exp(a_log) softplus(a + dt_bias)),  beta = beta_scale sigmoid(b)
+ *     o       = the delta rule                             as rp_gdn_run
+ *     out     = o / sqrt(sum(o^2) / value_dim + norm_eps) * norm_w * gate_activation(z)
+ *
+ * with the sum over a value head.  To the bit what rp_gdn_conv, gates, rp_gdn_run and a gated norm
+ * give one after the other, and what rp_graph_conv, _gdn_gates, _gdn and _gated_norm do.
+ *
+ * The numbers of the block, borrowed for the call.  Heads are numbered as everywhere here: where
+ * v, z, a, b have value head h, and out too, a_log and dt_bias have it. */
+typedef struct rp_gdn_block {
+    size_t struct_size;   /* sizeof(rp_gdn_block) */
+    const float *conv_w;  /* [channels][conv_kernel], the last column for the row itself; channels
+                             are those of all q, then all k, then all v */
+    const float *conv_b;  /* channels, or NULL (default) */
+    const float *a_log;   /* n_value_heads */
+    const float *dt_bias; /* n_value_heads, or NULL (default) */
+    const float *norm_w;  /* value_dim, or NULL (default): all 1 */
+    float norm_eps;       /* finite, not negative; default 1e-6 */
+    float beta_scale;     /* finite, not negative; 0: 1 (default) */
+    bool linear_rate;     /* a_log is the factor -exp(a_log) itself */
+    rp_activation conv_activation, gate_activation; /* default RP_ACT_SILU */
+} rp_gdn_block;
+
+RP_API void rp_gdn_block_init(rp_gdn_block *block);
+
+/* Rows that a projection gave: row r of the batch begins ld * r numbers behind data. */
+typedef struct rp_gdn_projection {
+    const void *data; /* aligned as its numbers */
+    size_t ld;        /* numbers, not bytes */
+    rp_dtype dtype;   /* halves are widened when they are read, and all is f32 from there on */
+} rp_gdn_projection;
+
+typedef struct rp_gdn_block_batch {
+    size_t struct_size; /* sizeof(rp_gdn_block_batch) */
+    size_t n_seqs;
+    const int32_t *slots, *cu; /* as of rp_gdn_batch */
+
+    /* Either packed by key head, as Qwen3-Next's fused projections have it.  A row of qkvz is, for
+     * each key head: its q, its k, the v of its value heads, their z.  A row of ba: the b of its
+     * value heads, their a.  A key head's value heads come in ascending order. */
+    rp_gdn_projection qkvz; /* 2 * n_key_heads * key_dim + 2 * n_value_heads * value_dim */
+    rp_gdn_projection ba;   /* 2 * n_value_heads */
+
+    /* Or by themselves, in place of qkvz and of ba; columns of one wide row if they share data's
+     * row and ld. */
+    rp_gdn_projection q, k; /* n_key_heads * key_dim */
+    rp_gdn_projection v, z; /* n_value_heads * value_dim */
+    rp_gdn_projection b, a; /* n_value_heads */
+
+    /* n_value_heads * value_dim a row, apart from all inputs and weights.  f32, whatever the inputs
+     * are: whose next product takes halves rounds them on the way there. */
+    float *out;
+    size_t ld_out;
+} rp_gdn_block_batch;
+
+RP_API void rp_gdn_block_batch_init(rp_gdn_block_batch *batch);
+
+/* Runs the rows of the batch through the block, and puts forward what its slots keep of the
+ * convolution and their state.  Sequences, key heads and, when those are few, value heads are
+ * shared over the pool.  Does not allocate.
+ * RP_ERR_INVALID as rp_gdn_run, and for states whose convolution has other channels, a weight that
+ * is missing, a projection that is given twice or not at all; RP_ERR_LIMIT as rp_gdn_run;
+ * RP_ERR_NONFINITE as rp_gdn_run, or naming row and channel where the convolution of finite inputs
+ * is none; RP_ERR_SYSTEM and RP_ERR_NOMEM (the pool's threads in the child of a fork).
+ * When it fails, out may have been written, and the slots hold what they held: what they keep of
+ * the convolution always, their states too, but with in_place when finite inputs overflow or a
+ * weight is no number. */
+RP_API RP_CHECKED rp_status rp_gdn_run_block(rp_gdn_states *states, const rp_gdn_block *block,
+                                             const rp_gdn_block_batch *batch, rp_error *err);
 
 #ifdef __cplusplus
 }

@@ -11,9 +11,9 @@
  * takes any number of rows for any of its slots: one row each is decoding, many are a prompt.
  *
  *     rp_gdn_states_create(&options, &states, &err);     all slots begin as zeros
- *     rp_gdn_run_block(states, &block, &batch, &err);    the rows of some slots, from the
- * projections up to the gated norm rp_gdn_run(states, &batch, &err);                  the rule
- * alone rp_gdn_states_fork(states, from, to, &err);        shares memory until one of both is run
+ *     rp_gdn_run_block(states, &block, &batch, &err);    the rows of some slots, whole block
+ *     rp_gdn_run(states, &batch, &err);                  the same, the rule alone
+ *     rp_gdn_states_fork(states, from, to, &err);        shares memory until one of both is run
  *     rp_gdn_states_reset(states, slot, &err);           zeros again, the memory is free again
  *
  * The bits of a result depend on the sequence's state and rows alone: not on threads, batch mates,

@@ -14,6 +14,10 @@ static const char *refusal(enum rp_op op, bool causal, rp_pooling pooling)
         return "attention that is not causal";
     if (op == RP_OP_POOL && pooling != RP_POOL_LAST)
         return "pooling of other rows than the last";
+    if (op == RP_OP_INPUT)
+        return "input";
+    if (op == RP_OP_CROSS_ATTENTION)
+        return "cross attention";
     return NULL;
 }
 

@@ -131,6 +131,7 @@ struct rp_step {
         rp_activation activation; /* and of a glu */
         rp_pooling pooling;
         enum rp_read gather; /* of the tokens' rows, or rows that are these already */
+        int32_t qtype;       /* of ordinal features */
     } p;
     uint64_t flops_per_row; /* attention: per row and key */
     uint64_t bytes_per_row, bytes_fixed;

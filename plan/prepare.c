@@ -83,6 +83,24 @@ static rp_status fail_index(const struct rp_run *run, size_t index, size_t token
                    x->least_entries);
 }
 
+/* What the plan's steps read of a batch beside its sequences is there. */
+static rp_status check_what_is_read(const struct rp_run *run, rp_error *err)
+{
+    const rp_plan *plan = run->plan;
+    const rp_batch *b = run->batch;
+    for (size_t i = 0; i < plan->n_indices && run->live.tokens > 0 && !b->ids; i++)
+        if (plan->indices[i].kind == RP_INDEX_IDS ||
+            plan->indices[i].kind == RP_INDEX_POSITION_NONPAD)
+            return rp_fail(err, RP_ERR_INVALID, "the batch has %zu tokens and no ids",
+                           run->live.tokens);
+    for (size_t s = 0; s < plan->n_steps; s++)
+        if (plan->steps[s].op == RP_OP_INPUT && run->live.tokens > 0 && !b->input)
+            return rp_fail(err, RP_ERR_INVALID,
+                           "op %zu (%s): the batch has %zu tokens and no input rows",
+                           plan->steps[s].node, plan->steps[s].name, run->live.tokens);
+    return RP_OK;
+}
+
 static bool is_pad(const rp_batch *b, const struct rp_plan_index *x, int32_t token)
 {
     return x->kind == RP_INDEX_POSITION_NONPAD && b->ids[token] == x->parameter;
@@ -214,6 +232,7 @@ rp_status rp_run_prepare(struct rp_run *run, rp_error *err)
         RP_TRY(check_markers(run->batch, err));
     }
     RP_TRY(check_parents(run, err));
+    RP_TRY(check_what_is_read(run, err));
     for (size_t i = 0; i < run->plan->n_indices; i++)
         RP_TRY(fill_index(run, i, run->index_memory + i * run->plan->bucket.tokens, err));
     fill_blocks(run);

@@ -383,9 +383,8 @@ static rp_status check_batch(const rp_batch *b, rp_error *err)
                        b->struct_size, sizeof *b);
     if (b->n_seqs == 0 || !b->cu)
         return rp_fail(err, RP_ERR_INVALID, "the batch has no sequences");
-    if (b->cu[b->n_seqs] < 0 || (b->cu[b->n_seqs] > 0 && !b->ids))
-        return rp_fail(err, RP_ERR_INVALID, "the batch has %d tokens and %s", b->cu[b->n_seqs],
-                       b->ids ? "ids" : "no ids");
+    if (b->cu[b->n_seqs] < 0)
+        return rp_fail(err, RP_ERR_INVALID, "the batch has %d tokens", b->cu[b->n_seqs]);
     if (b->markers && (!b->mcu || b->mcu[b->n_seqs] < 0))
         return rp_fail(err, RP_ERR_INVALID, "the batch has markers but no mcu that counts them");
     return RP_OK;

@@ -1,6 +1,8 @@
 /* Running a step: one switch and one call of a kernel. */
 #include "plan/run.h"
 
+#include "ops/rope.h"
+
 #include <assert.h>
 #include <string.h>
 
@@ -102,13 +104,6 @@ static void multiply(const struct rp_step *step, const struct rp_frame *f, float
     rp_step_multiply(step, f, &product, r0, r1, p0, p1);
 }
 
-static void add_types(const struct rp_step *step, const struct rp_frame *f, const float *x,
-                      float *y, size_t r0, size_t r1)
-{
-    const struct rp_ops_table table = table_of(step, f, 0, r0);
-    f->run->plan->ops->add_table(&table, x, step->width, step->width, y, step->width, r1 - r0);
-}
-
 static void concat(const struct rp_step *step, const struct rp_frame *f, float *y, size_t rows,
                    size_t r0)
 {
@@ -146,6 +141,38 @@ static bool find_token(const rp_batch *batch, enum rp_read read, size_t row, siz
     else if (read == RP_READ_MARKED)
         *token += (size_t)batch->markers[row];
     return first < end;
+}
+
+static void add_types(const struct rp_step *step, const struct rp_frame *f, const float *x,
+                      float *y, size_t r0, size_t r1)
+{
+    const struct rp_ops_table table = table_of(step, f, 0, r0);
+    f->run->plan->ops->add_table(&table, x, step->width, step->width, y, step->width, r1 - r0);
+}
+
+/* Rows of markers have the type of the token that they point to. */
+static void add_types_to_markers(const struct rp_step *step, const struct rp_frame *f,
+                                 const float *x, float *y, size_t r0, size_t r1)
+{
+    const size_t width = step->width;
+    for (size_t r = r0, token; r < r1; r++, x += width, y += width) {
+        (void)find_token(f->run->batch, RP_READ_MARKED, r, &token); /* a marker has one */
+        const struct rp_ops_table table = table_of(step, f, 0, token);
+        f->run->plan->ops->add_table(&table, x, width, width, y, width, 1);
+    }
+}
+
+static void ordinal_features(const struct rp_step *step, const struct rp_frame *f, float *y,
+                             size_t r0, size_t r1)
+{
+    const rp_batch *b = f->run->batch;
+    for (size_t r = r0; r < r1; r++, y += RP_ORDINAL_FEATURES) {
+        const size_t seq = rp_range_of(b->mcu, b->n_seqs, r), first = (size_t)b->mcu[seq];
+        if ((b->qtypes ? b->qtypes[seq] : 0) == step->p.qtype)
+            rp_rope_ordinal(r - first, (size_t)b->mcu[seq + 1] - first, y);
+        else
+            memset(y, 0, RP_ORDINAL_FEATURES * sizeof *y);
+    }
 }
 
 static void gather(const struct rp_step *step, const struct rp_frame *f, float *y, size_t r0,
@@ -196,7 +223,12 @@ void rp_step_rows(const struct rp_step *step, const struct rp_frame *f, size_t r
     case RP_OP_GLU: ops->glu(step->p.activation, x, 2 * w, w, y, w, rows); return;
     case RP_OP_CONCAT: concat(step, f, y, rows, r0); return;
     case RP_OP_GATHER: gather(step, f, y, r0, r1); return;
-    case RP_OP_ADD_TYPES: add_types(step, f, x, y, r0, r1); return;
+    case RP_OP_ADD_TYPES:
+        if (step->rows == RP_ROWS_MARKERS)
+            add_types_to_markers(step, f, x, y, r0, r1);
+        else
+            add_types(step, f, x, y, r0, r1);
+        return;
     case RP_OP_RMS_NORM: ops->rms_norm(&step->p.rms_norm, x, w, w, y, w, rows); return;
     case RP_OP_GATE:
         ops->gate(step->p.gate.activation, gate_rows(step, f, r0), width_of(f, step->in[1]),
@@ -210,6 +242,8 @@ void rp_step_rows(const struct rp_step *step, const struct rp_frame *f, size_t r
         ops->gdn_gates(&step->p.gdn_gates, x, width_of(f, step->in[0]), y, w, rows);
         return;
     case RP_OP_EXPERTS: rp_step_experts(step, f, r0, r1); return;
+    case RP_OP_INPUT: memcpy(y, f->run->batch->input + r0 * w, rows * w * sizeof *y); return;
+    case RP_OP_ORDINAL_FEATURES: ordinal_features(step, f, y, r0, r1); return;
     default: assert(0 && "a step that does not work by row"); return;
     }
 }

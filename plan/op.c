@@ -182,6 +182,11 @@ static rp_status check_attention(struct rp_lowering *l, size_t i, rp_error *err)
     if (p->window < 0)
         return FAIL_NODE(err, RP_ERR_INVALID, l, i, "window is %d, expected 0 (none) or more",
                          p->window);
+    if (p->options && (p->window || p->causal || p->rel_bias != -1))
+        return FAIL_NODE(err, RP_ERR_UNSUPPORTED, l, i, "options with %s is not built",
+                         p->window   ? "a window"
+                         : p->causal ? "causal attention"
+                                     : "a relative bias");
     if (p->rel_bias != -1 && (p->causal || attention_kv_heads(p) != p->n_heads))
         return FAIL_NODE(err, RP_ERR_UNSUPPORTED, l, i, "a relative bias with %s is not built",
                          p->causal ? "causal attention" : "shared heads of keys");
@@ -869,6 +874,11 @@ static rp_status expand_rel_bias(struct rp_lowering *l, size_t i, struct rp_step
     return RP_OK;
 }
 
+static float attention_scale(float scale, int32_t head_dim)
+{
+    return scale > 0 ? scale : (float)(1.0 / sqrt((double)head_dim));
+}
+
 static rp_status lower_attention(struct rp_lowering *l, size_t i, rp_error *err)
 {
     const rp_attention *p = &l->graph->nodes[i].p.attention;
@@ -879,7 +889,8 @@ static rp_status lower_attention(struct rp_lowering *l, size_t i, rp_error *err)
     step->p.attention.n_kv_heads = (size_t)attention_kv_heads(p);
     step->p.attention.causal = p->causal;
     step->p.attention.head_dim = (size_t)p->head_dim;
-    step->p.attention.scale = p->scale > 0 ? p->scale : (float)(1.0 / sqrt((double)p->head_dim));
+    step->p.attention.options = p->options;
+    step->p.attention.scale = attention_scale(p->scale, p->head_dim);
     step->p.attention.window = (size_t)p->window;
     step->flops_per_row = 4 * (uint64_t)step->width;
     if (p->rel_bias != -1)
@@ -1033,8 +1044,8 @@ static rp_status lower_rope(struct rp_lowering *l, size_t i, rp_error *err)
     RP_TRY(rope_table(l, i, &step->p.rope.turn, err));
     l->slot_of[i] = step->out;
     /* A batch has no position past the bucket, so this refuses none. */
-    return index_number(l, i, RP_INDEX_POSITION, 0, step->name, l->plan->bucket.tokens,
-                        &step->p.rope.index, err);
+    return index_number(l, i, RP_INDEX_POSITION, p->options ? RP_POSITION_IN_OPTION : 0, step->name,
+                        l->plan->bucket.tokens, &step->p.rope.index, err);
 }
 
 static rp_status lower_glu(struct rp_lowering *l, size_t i, rp_error *err)
@@ -1223,10 +1234,24 @@ static rp_status lower_gdn(struct rp_lowering *l, size_t i, rp_error *err)
     return RP_OK;
 }
 
-/* Refused here until its kernel is there. */
 static rp_status lower_cross_attention(struct rp_lowering *l, size_t i, rp_error *err)
 {
-    return FAIL_NODE(err, RP_ERR_UNSUPPORTED, l, i, "cross attention is not built");
+    const rp_cross_attention *p = &l->graph->nodes[i].p.cross;
+    struct rp_step *step = append_step(l, RP_OP_CROSS_ATTENTION, i, "", l->shapes[i]);
+    (void)err;
+    add_input(l, step, slot_of_input(l, i, 0));
+    step->kernel = l->plan->attention->name;
+    step->p.cross.n_heads = (size_t)p->n_heads;
+    step->p.cross.n_kv_heads = (size_t)cross_kv_heads(p);
+    step->p.cross.head_dim = (size_t)p->head_dim;
+    step->p.cross.scale = attention_scale(p->scale, p->head_dim);
+    step->p.cross.memory_width = (size_t)p->memory_width;
+    step->p.cross.key_column = (size_t)p->key_column;
+    step->p.cross.value_column = (size_t)p->value_column;
+    step->p.cross.max_memory = (size_t)p->max_memory;
+    step->flops_per_row = 4 * (uint64_t)step->width;
+    l->slot_of[i] = step->out;
+    return RP_OK;
 }
 
 static rp_status lower_input(struct rp_lowering *l, size_t i, rp_error *err)

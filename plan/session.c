@@ -243,7 +243,7 @@ static rp_status buffer_bytes(const rp_plan *plan, size_t workers, size_t bytes[
                         [SCRATCH] = {plan->scratch_bytes, workers},
                         [INDEX] = {plan->bucket.tokens * plan->n_indices, sizeof(int32_t)},
                         [BLOCKS] = {rp_run_max_blocks(plan), sizeof(struct rp_query_block)},
-                        [FAMILIES] = {2 * plan->bucket.seqs, sizeof(int32_t)},
+                        [FAMILIES] = {3 * plan->bucket.seqs + 1, sizeof(int32_t)},
                         [PHASES] = {plan->n_steps, sizeof(struct rp_phase)},
                         [COUNTERS] = {plan->n_steps, sizeof(struct rp_counter)},
                         [WANTED] = {plan->n_steps, sizeof(bool)}};
@@ -438,6 +438,7 @@ static rp_status run(rp_session *s, const rp_batch *batch, const rp_observer *ob
                              .blocks = s->buffers[BLOCKS].p,
                              .roots = s->buffers[FAMILIES].p,
                              .next = (int32_t *)s->buffers[FAMILIES].p + plan->bucket.seqs,
+                             .memories = (int32_t *)s->buffers[FAMILIES].p + 2 * plan->bucket.seqs,
                              .phases = s->buffers[PHASES].p,
                              .counters = s->buffers[COUNTERS].p,
                              .wanted = s->buffers[WANTED].p,

@@ -248,11 +248,20 @@ void rp_step_rows(const struct rp_step *step, const struct rp_frame *f, size_t r
     }
 }
 
+/* The markers of a sequence; NULL when the batch has none. */
+static const int32_t *markers_of(const rp_batch *batch, size_t seq, size_t *n)
+{
+    *n = batch->markers ? (size_t)(batch->mcu[seq + 1] - batch->mcu[seq]) : 0;
+    return batch->markers ? batch->markers + batch->mcu[seq] : NULL;
+}
+
 static struct rp_attention_args attention_args(const struct rp_step *step, const struct rp_frame *f,
                                                size_t seq)
 {
     const rp_batch *batch = f->run->batch;
     const int32_t parent = rp_batch_parent(batch, seq);
+    size_t n_markers;
+    const int32_t *const markers = markers_of(batch, seq, &n_markers);
     return (struct rp_attention_args){
         .qkv = rp_frame_row(f, step->in[0], 0),
         .ld = width_of(f, step->in[0]),
@@ -268,6 +277,9 @@ static struct rp_attention_args attention_args(const struct rp_step *step, const
         .n_prefix = rp_batch_rows_before(batch, seq),
         .rel = step->p.attention.rel,
         .rel_span = step->p.attention.rel_span,
+        .options = step->p.attention.options,
+        .markers = markers,
+        .n_markers = n_markers,
     };
 }
 
@@ -321,6 +333,11 @@ uint64_t rp_step_pairs(const struct rp_step *step, const rp_batch *batch, size_t
 {
     const size_t before = rp_batch_rows_before(batch, seq);
     const size_t len = before + (size_t)(batch->cu[seq + 1] - batch->cu[seq]);
+    if (step->p.attention.options) {
+        size_t n;
+        const int32_t *const markers = markers_of(batch, seq, &n);
+        return rp_attention_option_pairs(markers, n, len, q0, q1);
+    }
     return rp_attention_pairs(len, step->p.attention.window, step->p.attention.causal, before + q0,
                               before + q1);
 }
@@ -342,6 +359,11 @@ uint64_t rp_step_keys(const struct rp_step *step, const rp_batch *batch, size_t 
 {
     const size_t before = rp_batch_rows_before(batch, seq);
     const size_t len = before + (size_t)(batch->cu[seq + 1] - batch->cu[seq]);
+    if (step->p.attention.options) {
+        size_t n;
+        const int32_t *const markers = markers_of(batch, seq, &n);
+        return rp_attention_option_keys(markers, n, len, q0, q1);
+    }
     return rp_attention_keys(len, step->p.attention.window, step->p.attention.causal, before + q0,
                              before + q1);
 }
@@ -423,6 +445,7 @@ void rp_step_task(const struct rp_step *step, const struct rp_frame *f, size_t t
     case RP_OP_ACT_FEATURES: act_features(step, f, t); return;
     case RP_OP_CONV: convolve(step, f, t, phase->conv_rows); return;
     case RP_OP_GDN: rp_step_gdn(step, f, t, phase->columns); return;
+    case RP_OP_CROSS_ATTENTION: rp_step_cross(step, f, t, phase); return;
     default: assert(0 && "a step that works by row"); return;
     }
 }

@@ -455,10 +455,11 @@ static rp_status check_split_flags(const struct load *l, rp_error *err)
                        : "its pooled vector is that of a state, an output of RP_PART_STATE");
 }
 
-static rp_status load_split(struct load *l, rp_error *err)
+static rp_status load_split(struct load *l, const char *path, rp_error *err)
 {
     rp_model *model = l->model;
     RP_TRY(check_split_flags(l, err));
+    RP_TRY(copy(path, &model->folder.transformer, err));
     RP_TRY(rp_split_configure(&model->split, err));
     RP_TRY(describe_split(l, err));
     RP_TRY(open_tensors(l, err));
@@ -549,9 +550,10 @@ static rp_status find_prompt(struct load *l, rp_error *err)
                           err);
 }
 
-static rp_status load_other(struct load *l, rp_error *err)
+static rp_status load_other(struct load *l, const char *path, rp_error *err)
 {
     rp_model *model = l->model;
+    RP_TRY(rp_folder_open(path, &model->notes, &model->folder, err));
     RP_TRY(rp_decision_open(&model->folder, &model->decision, err));
     RP_TRY(configure(l, err));
     RP_TRY(open_tensors(l, err));
@@ -567,9 +569,8 @@ static rp_status load_other(struct load *l, rp_error *err)
 static rp_status load_folder(struct load *l, const char *path, rp_error *err)
 {
     rp_model *model = l->model;
-    RP_TRY(rp_folder_open(path, &model->notes, &model->folder, err));
-    RP_TRY(rp_split_open(&model->folder, &model->split, err));
-    RP_TRY(model->split.json.object ? load_split(l, err) : load_other(l, err));
+    RP_TRY(rp_split_open(path, &model->split, err));
+    RP_TRY(model->split.json.object ? load_split(l, path, err) : load_other(l, path, err));
     RP_TRY(prepare(l, err));
     if (l->options->precision != RP_PRECISION_FP32)
         RP_TRY(quantize(l, path, err));

@@ -20,14 +20,14 @@
 /* ---- kime.json --------------------------------------------------------------------------------
  */
 
-rp_status rp_split_open(const struct rp_folder *folder, struct rp_split *split, rp_error *err)
+rp_status rp_split_open(const char *folder, struct rp_split *split, rp_error *err)
 {
     bool found, laya;
-    RP_TRY(rp_file_exists(folder->root, RP_DECISION_AGENT, &laya, err));
-    RP_TRY(rp_file_exists(folder->root, RP_SPLIT_FILE, &found, err));
+    RP_TRY(rp_file_exists(folder, RP_DECISION_AGENT, &laya, err));
+    RP_TRY(rp_file_exists(folder, RP_SPLIT_FILE, &found, err));
     if (!found || laya)
         return RP_OK;
-    split->path = rp_path_join(folder->root, RP_SPLIT_FILE);
+    split->path = rp_path_join(folder, RP_SPLIT_FILE);
     if (!split->path)
         return rp_fail(err, RP_ERR_NOMEM, "no memory for a path");
     return rp_json_open(split->path, 0, &split->json, err);

@@ -29,8 +29,9 @@
 #ifndef RP_MODELS_SPLIT_H
 #define RP_MODELS_SPLIT_H
 
-#include "models/folder.h"
 #include "models/modernbert.h"
+
+#include <rankplan/model.h>
 
 #define RP_SPLIT_FILE       "kime.json"
 #define RP_SPLIT_FAMILY     "kime-v1"
@@ -47,8 +48,7 @@ struct rp_split {
 };
 
 /* Opens kime.json if the folder has one and it is not Laya's, whose own files say more. */
-RP_CHECKED rp_status rp_split_open(const struct rp_folder *folder, struct rp_split *split,
-                                   rp_error *err);
+RP_CHECKED rp_status rp_split_open(const char *folder, struct rp_split *split, rp_error *err);
 void rp_split_close(struct rp_split *split);
 
 /* Reads all of it.  RP_ERR_MISSING, RP_ERR_FORMAT, RP_ERR_LIMIT name the key; RP_ERR_UNSUPPORTED:

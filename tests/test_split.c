@@ -2,6 +2,7 @@
  * attention to memories, the attention and the positions of questions with options, and features of
  * where a marker stands; each against plain loops in double, and the same bits however it is run.
  */
+#include "attention/attention.h"
 #include "ops/rope.h"
 #include "tests/alloc_count.h"
 #include "tests/floats.h"
@@ -331,6 +332,15 @@ static void only_one_type_has_places(void **state)
         assert_true(y.data[i] == 0);
     expect_ordinal(y.data + 20, 0); /* the only one of its sequence */
     assert_true(y.data[23] == 1);
+    static const int32_t other[] = {0, 0, 2, 0, 1};
+    b.qtypes = other;
+    toy_run_ok(session, &b);
+    y = output(session, "ordinal");
+    for (size_t i = 0; i < 24; i++)
+        assert_true((i >= 8 && i < 20) || y.data[i] == 0);
+    expect_ordinal(y.data + 8, 0);
+    expect_ordinal(y.data + 12, 0.5);
+    expect_ordinal(y.data + 16, 1);
     b.qtypes = NULL; /* all of type 0 */
     toy_run_ok(session, &b);
     y = output(session, "ordinal");
@@ -436,12 +446,12 @@ static void expect_cross(const struct shape *shape, const float *q, const rp_mem
     }
 }
 
-/* Memories of 0 and more rows, some shared by sequences beside each other, some by others; nothing
- * past their last number is there to be read. */
+/* Memories of 0 and more rows, some shared by sequences beside each other, some by others, one read
+ * by one sequence in part; nothing past their last number is there to be read. */
 static void rows_attend_to_memories(void **state)
 {
     (void)state;
-    static const size_t rows_of[] = {17, 17, 17, 0, 1, 40, 40, 17, MAX_MEMORY};
+    static const size_t rows_of[] = {17, 17, 17, 0, 1, 40, 9, 17, MAX_MEMORY};
     static const size_t which[] = {0, 0, 0, 1, 2, 3, 3, 0, 4};
     static const int32_t starts[] = {0, 3, 3, 34, 36, 37, 90, 91, 94, 101};
     for (size_t k = 0; k < COUNT(shapes); k++) {
@@ -1148,6 +1158,21 @@ static void plans_leave_out_what_nothing_reads(void **state)
     unmake(&m);
 }
 
+/* Scratch is taken for the longest memory there may be, however few tokens a bucket has. */
+static void scratch_holds_a_memory(void **state)
+{
+    (void)state;
+    const rp_bucket bucket = {.tokens = 1, .seqs = 1};
+    struct made m;
+    rp_plan_sizes sizes;
+    size_t bytes;
+    make_cross(&m, &shapes[3]);
+    assert_int_equal(rp_plan_measure(m.graph, m.weights, &bucket, NULL, &sizes, NULL), RP_OK);
+    assert_true(rp_attention_scratch_bytes(MAX_MEMORY, 0, false, shapes[3].dim, false, &bytes));
+    assert_true(sizes.scratch_bytes_per_thread >= bytes);
+    unmake(&m);
+}
+
 /* A second run allocates nothing; the profile counts what the plan says. */
 static void runs_are_counted(void **state)
 {
@@ -1161,9 +1186,12 @@ static void runs_are_counted(void **state)
             rp_session *session;
             rp_pool *pool = toy_pool(threads);
             make_tower(&m);
+            const rp_bucket bucket = {531, QUESTIONS, 34}; /* that the batch fills */
             rp_session_options_init(&o);
             o.pool = pool;
             o.no_prune = whole;
+            o.buckets = &bucket;
+            o.n_buckets = 1;
             assert_int_equal(rp_session_create(m.graph, m.weights, &o, &session, NULL), RP_OK);
             ask(&a, in_order, QUESTIONS);
             remember(&a, in_order, QUESTIONS, memories);
@@ -1228,6 +1256,7 @@ int main(void)
         cmocka_unit_test(the_tower_has_one_result),
         cmocka_unit_test(shared_memories_are_as_good),
         cmocka_unit_test(plans_leave_out_what_nothing_reads),
+        cmocka_unit_test(scratch_holds_a_memory),
         cmocka_unit_test(runs_are_counted),
     };
     return cmocka_run_group_tests_name("split", tests, NULL, NULL);

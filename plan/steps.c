@@ -368,6 +368,17 @@ uint64_t rp_step_keys(const struct rp_step *step, const rp_batch *batch, size_t 
                              before + q1);
 }
 
+/* Of rows of different options: what they all see once, and what each sees beside that. */
+static uint64_t read_option_keys(const struct rp_step *step, const rp_batch *batch, size_t seq,
+                                 size_t rows)
+{
+    const size_t len = (size_t)(batch->cu[seq + 1] - batch->cu[seq]);
+    size_t n;
+    const int32_t *const markers = markers_of(batch, seq, &n);
+    const uint64_t shared = rp_attention_group(markers, n, len, 0).keys;
+    return len && rows ? rp_step_read_pairs(step, batch, seq) - (rows - 1) * shared : 0;
+}
+
 /* Those of a window are packed for each row, all others once. */
 uint64_t rp_step_read_keys(const struct rp_step *step, const rp_batch *batch, size_t seq)
 {
@@ -377,6 +388,8 @@ uint64_t rp_step_read_keys(const struct rp_step *step, const rp_batch *batch, si
     if (step->p.attention.window)
         return rp_step_read_pairs(step, batch, seq);
     rp_step_read_rows(step, batch, seq, &first, &end);
+    if (step->p.attention.options)
+        return read_option_keys(step, batch, seq, end - first);
     for (size_t r = first, token; r < end; r++) {
         if (!find_token(batch, step->read, r, &token))
             continue;

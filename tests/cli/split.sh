@@ -147,14 +147,19 @@ END
     }
     same '{"type":"choice","state":"the boss late","header":"who","options":["nobody","the boss",""]}' \
         '{"type":0,"state":[6,30,31,50,2],"header":[7,9,2],"options":[[3,40,2],[3,30,31,2],[3,2]]}'
-    same '{"type":"noul","state":"late","header":"who [SEP]","options":["nobody","boss"]}' \
-        '{"type":2,"state":[6,50,2],"header":[7,9,8,2],"options":[[4,40,2],[5,31,2]]}'
+    same '{"type":"noul","state":"late","header":"who","options":["nobody","boss"]}' \
+        '{"type":2,"state":[6,50,2],"header":[7,9,2],"options":[[4,40,2],[5,31,2]]}'
     same '{"type":"score","segments":["the boss","","late"],"header":"who","options":["late",[3,9,2]]}' \
         '{"type":1,"segments":[[6],[30,31],[50],[2]],"header":[7,9,2],"options":[[3,50,2],[3,9,2]]}'
+    printf '{"type":0,"state":"late","header":%s,"options":["boss"]}\n' '"who [SEP]"' '[7,9,2,2]' >"$work/questions"
+    expect 0 "$rankplan" score "$work/kime" "$work/questions"
+    [ "$(logits "$work/out" | uniq | wc -l)" -eq 2 ] || complain "a text forges a special token"
     long=$(yes 'late' | head -n 1500 | tr '\n' ' ') # a segment has 1024 tokens at most
     same "{\"type\":0,\"segments\":[\"$long\"],\"header\":\"who\",\"options\":[\"boss\"]}" \
         "{\"type\":0,\"segments\":[[6],[$(yes 50, | head -n 1023 | tr -d '\n')50],[$(yes 50, | head -n 475 | tr -d '\n')50],[2]],\"header\":[7,9,2],\"options\":[[3,31,2]]}"
     expect 3 "$rankplan" embed "$work/kime" "$work/questions"
     says err "a decision scorer ranks no texts"
 fi
+
+[ $failed -eq 0 ] && echo "split encoders are scored"
 exit $failed

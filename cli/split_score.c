@@ -281,10 +281,11 @@ static size_t batch_end(struct score *s, size_t first)
     uint64_t bytes = 0;
     for (; end < s->file.n && end - first < BATCH_SEQS; end++) {
         const struct cli_split_question *q = &s->file.q[end];
+        const bool another = s->seen_by[q->state] != first + 1;
         tokens += q->n_tokens;
-        if (s->seen_by[q->state] != first + 1)
+        if (another)
             bytes += (uint64_t)q->state_tokens * s->split->memory_width * sizeof(float);
-        if (end > first && (tokens > BATCH_TOKENS || bytes > s->memories.limit))
+        if (end > first && (tokens > BATCH_TOKENS || (another && bytes > s->memories.limit)))
             break;
         s->seen_by[q->state] = first + 1;
     }

@@ -713,6 +713,68 @@ static void wrong_tensors_are_named(void **state)
     free_folder(&f);
 }
 
+/* ---- damaged files ----------------------------------------------------------------------------
+ */
+
+static size_t read_file(const char *path, char *out, size_t room)
+{
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    const size_t n = fread(out, 1, room, f);
+    fclose(f);
+    assert_true(n > 0 && n < room);
+    return n;
+}
+
+/* A few bytes changed to others that files like this have. */
+static void damage(uint64_t *rng, char *text, size_t first, size_t n)
+{
+    static const char bytes[] = "0123456789-.eE{}[],:\"ankx \0";
+    for (uint64_t i = 1 + maker_random(rng) % 2; i > 0; i--)
+        text[first + maker_random(rng) % n] = bytes[maker_random(rng) % (sizeof bytes - 1)];
+}
+
+/* Loaded all the same, or refused with a reason; never anything else. */
+static void load_damaged(const struct maker_dir *dir, size_t *refused)
+{
+    rp_model *model = NULL;
+    rp_error err = {0};
+    if (rp_model_load(dir->path, NULL, &model, &err) == RP_OK) {
+        rp_model_destroy(model);
+        return;
+    }
+    assert_true(err.message[0] != 0);
+    ++*refused;
+}
+
+static void damaged_files_are_refused_or_read(void **state)
+{
+    (void)state;
+    static char whole[1 << 20], text[1 << 20];
+    static const char *const names[] = {"kime.json", "model.safetensors"};
+    struct maker_dir dir;
+    uint64_t rng = 13;
+    maker_dir_create(&dir);
+    for (size_t k = 0; k < 2; k++)
+        maker_copy_file(k ? RP_TEST_DATA "/kime/model.safetensors" : RP_TEST_DATA "/kime/kime.json",
+                        maker_path(&dir, names[k]));
+    for (size_t k = 0; k < 2; k++) {
+        const size_t n = read_file(maker_path(&dir, names[k]), whole, sizeof whole);
+        const size_t header = k ? 2000 : n; /* names and shapes, not what the numbers are */
+        size_t refused = 0;
+        for (int i = 0; i < 100; i++) {
+            memcpy(text, whole, n);
+            damage(&rng, text, 0, header);
+            maker_write(&dir, names[k], text, n);
+            load_damaged(&dir, &refused);
+        }
+        assert_true(refused > 50);
+        maker_write(&dir, names[k], whole, n);
+    }
+    rp_model_destroy(run_load(dir.path, 0));
+    maker_dir_remove(&dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -730,6 +792,7 @@ int main(void)
         cmocka_unit_test(wrong_kime_json_is_named),
         cmocka_unit_test(wrong_flags_are_named),
         cmocka_unit_test(wrong_tensors_are_named),
+        cmocka_unit_test(damaged_files_are_refused_or_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

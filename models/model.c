@@ -16,6 +16,7 @@
 #include "models/prompt.h"
 #include "models/smoothing.h"
 #include "models/split.h"
+#include "models/split_int8.h"
 #include "models/vocabulary.h"
 #include "pool/error.h"
 #include "pool/fpenv.h"
@@ -493,25 +494,19 @@ static rp_status prepare(struct load *l, rp_error *err)
     return RP_OK;
 }
 
-/* A split encoder's states: questions are short, and read memories that a calibration would first
- * have to make. */
-static rp_status choose_quantized(struct load *l, const rp_graph **out, rp_error *err)
+static rp_status quantize_graphs(struct load *l, const rp_quantize_options *options, rp_error *err)
 {
-    *out = l->model->graph;
-    if (!l->model->parts[RP_PART_STATE])
-        return RP_OK;
-    *out = l->model->parts[RP_PART_STATE];
-    return rp_notes_add(&l->model->notes, err,
-                        "INT8 is for products of states; those of questions stay in FP32");
+    rp_model *model = l->model;
+    return model->parts[RP_PART_STATE]
+               ? rp_split_quantize(&model->split, model->parts, model->weights, options, err)
+               : rp_weights_quantize(model->weights, model->graph, options, err);
 }
 
 static rp_status quantize(struct load *l, const char *folder, rp_error *err)
 {
     rp_quantize_options options;
     struct rp_smoothing smoothing;
-    const rp_graph *graph;
     bool from_file;
-    RP_TRY(choose_quantized(l, &graph, err));
     rp_quantize_options_init(&options);
     options.precision = l->options->precision;
     options.keep = l->options->keep_fp32;
@@ -524,7 +519,7 @@ static rp_status quantize(struct load *l, const char *folder, rp_error *err)
     rp_status s =
         copy(from_file ? smoothing.source : "a run of random ids", &l->model->smoothing, err);
     if (s == RP_OK)
-        s = rp_weights_quantize(l->model->weights, graph, &options, err);
+        s = quantize_graphs(l, &options, err);
     rp_smoothing_close(&smoothing);
     return s;
 }

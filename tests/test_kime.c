@@ -562,39 +562,73 @@ static void weights_are_shared(void **state)
     free_folder(&f);
 }
 
-/* INT8 is for states; the questions' products are the same. */
-static void states_in_int8(void **state)
+/* Near the forward in double, and not it. */
+static void expect_near(const float *found, const double *due, size_t n)
+{
+    const double cosine = run_cosine(found, due, n);
+    if (!(cosine > 0.99 && cosine < 0.9999999))
+        fail_msg("a cosine of %.9f", cosine);
+}
+
+static rp_model *load_int8(const char *path)
+{
+    rp_model_options o;
+    rp_model *model;
+    rp_error err;
+    rp_model_options_init(&o);
+    o.precision = RP_PRECISION_INT8;
+    if (rp_model_load(path, &o, &model, &err) != RP_OK)
+        fail_msg("%s", err.message);
+    return model;
+}
+
+static bool has_int8(const rp_model *model, const char *wanted)
+{
+    const char *name;
+    const float *factors;
+    size_t n;
+    for (size_t i = 0; rp_weights_int8(rp_model_weights(model), i, &name, &n, &factors); i++)
+        if (strcmp(name, wanted) == 0)
+            return factors != NULL;
+    return false;
+}
+
+/* Both towers, with factors of each; heads stay as they are. */
+static void both_towers_in_int8(void **state)
 {
     (void)state;
     struct folder f = make_folder(split_maker_default(), MAKER_F32);
     struct asked a = make_asked(&f);
-    rp_model_options o;
-    rp_model *model;
-    rp_error err;
+    rp_model *model = load_int8(f.dir.path), *again = load_int8(f.dir.path);
     uint64_t rng = 12;
     int32_t ids[60];
-    rp_model_options_init(&o);
-    o.precision = RP_PRECISION_INT8;
-    if (rp_model_load(f.dir.path, &o, &model, &err) != RP_OK)
-        fail_msg("%s", err.message);
-    assert_says(rp_model_note(model, 0), "products of states");
     random_ids(&f.m, &rng, ids, 60);
+    assert_true(has_int8(model, "memory.weight") &&
+                has_int8(model, "state.layers.3.ffn.up.weight"));
+    assert_true(has_int8(model, "question.layers.1.cross.q.weight"));
+    assert_false(has_int8(model, "scorer.dense.weight"));
     struct kept kept = keep_states(model, (struct how){0}, ids, state_cu, 4);
     for (size_t s = 0; s < 4; s++) {
         const size_t at = (size_t)state_cu[s], n = (size_t)state_cu[s + 1] - at;
         struct ref_memory due = ref_state(&f.m, ids + at, n);
-        const double cosine =
-            run_cosine(kept.memory + at * f.split.memory_width, due.rows, n * f.split.memory_width);
-        assert_true(cosine > 0.99 && cosine < 0.9999999);
+        expect_near(kept.memory + at * f.split.memory_width, due.rows, n * f.split.memory_width);
         ref_memory_free(&due);
     }
-    float *x = ask(f.model, (struct how){0}, a.q, N_QUESTIONS, a.memories);
-    float *y = ask(model, (struct how){0}, a.q, N_QUESTIONS, a.memories);
-    assert_memory_equal(x, y, 3 * sizeof *x);
+    float *x = ask(model, (struct how){0}, a.q, N_QUESTIONS, a.memories), *at = x;
+    float *y = ask(again, (struct how){.scalar = true}, a.q, N_QUESTIONS, a.memories);
+    double due[N_QUESTIONS * MAX_MARKERS];
+    for (size_t i = 0; i < N_QUESTIONS; at += a.q[i++].n_markers) {
+        const struct question *q = &a.q[i];
+        ref_question(&f.m, &a.due[i > 3], q->type, q->ids, q->n, q->markers, q->n_markers,
+                     due + (at - x));
+    }
+    expect_near(x, due, (size_t)(at - x));
+    assert_memory_equal(x, y, (size_t)(at - x) * sizeof *x);
     free(x);
     free(y);
     free_kept(&kept);
     rp_model_destroy(model);
+    rp_model_destroy(again);
     free_asked(&a);
     free_folder(&f);
 }
@@ -788,7 +822,7 @@ int main(void)
         cmocka_unit_test(what_a_folder_says),
         cmocka_unit_test(other_models_have_no_parts),
         cmocka_unit_test(weights_are_shared),
-        cmocka_unit_test(states_in_int8),
+        cmocka_unit_test(both_towers_in_int8),
         cmocka_unit_test(wrong_kime_json_is_named),
         cmocka_unit_test(wrong_flags_are_named),
         cmocka_unit_test(wrong_tensors_are_named),

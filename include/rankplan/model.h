@@ -87,6 +87,7 @@ RP_API RP_CHECKED rp_status rp_model_load(const char *folder, const rp_model_opt
 /* NULL does nothing.  Sessions made with its graph must be gone. */
 RP_API void rp_model_destroy(rp_model *model);
 
+/* Of a split encoder the layers are the state's, and max_length is that of a question. */
 typedef struct rp_model_info {
     size_t struct_size;       /* sizeof(rp_model_info), set by the caller */
     const char *family;       /* "bert", "xlm-roberta", ... (model_type) */
@@ -108,8 +109,7 @@ typedef struct rp_model_info {
     rp_precision precision;
     const char *smoothing;   /* INT8: where the smoothing factors are from; else "" */
     size_t n_question_types; /* of a decision scorer; else 0 */
-} rp_model_info; /* of a split encoder the layers are the state's, and max_length is that
-                   of a question */
+} rp_model_info;
 
 /* Strings belong to the model. */
 RP_API void rp_model_get_info(const rp_model *model, rp_model_info *out);

@@ -644,7 +644,7 @@ static const struct question questions[] = {
     {0, 0, {0}},
     {90, 20, {25, 26, 27, 30, 33, 34, 38, 39, 40, 44, 47, 50, 53, 55, 60, 61, 66, 70, 80, 89}},
     {1, 1, {0}},
-    {300, 3, {150, 170, 180}},
+    {130, 3, {60, 80, 90}},
     {70, 7, {3, 13, 23, 33, 43, 53, 63}}};
 
 #define QUESTIONS COUNT(questions)
@@ -1073,16 +1073,16 @@ static void the_tower_has_one_result(void **state)
                 run_tower(&m, (struct way){.isa = levels[i]}, in_order, QUESTIONS, memories, got);
                 expect_results(got, want, in_order, QUESTIONS, rp_isa_name(levels[i]));
             }
-        for (int threads = 1; threads <= 7; threads += threads < 3 ? 1 : 2) {
+        for (int threads = 1; threads <= 7; threads = 2 * threads + 1) {
             struct way way = {.pool = toy_pool(threads), .isa = RP_ISA_DEFAULT};
             for (int i = 0; i < 4; i++) {
                 way.no_fuse = i & 1;
                 way.no_prune = i & 2;
                 run_tower(&m, way, in_order, QUESTIONS, memories, got);
                 expect_results(got, want, in_order, QUESTIONS, "threads");
-                run_tower(&m, way, backwards, QUESTIONS, memories, got);
-                expect_results(got, want, backwards, QUESTIONS, "backwards");
             }
+            run_tower(&m, way, backwards, QUESTIONS, memories, got);
+            expect_results(got, want, backwards, QUESTIONS, "backwards");
             run_tower(&m, way, some, COUNT(some), memories, got);
             expect_results(got, want, some, COUNT(some), "some");
             for (size_t q = 0; q < QUESTIONS; q++) {
@@ -1137,7 +1137,7 @@ static void plans_leave_out_what_nothing_reads(void **state)
     static char text[32768];
     make_tower(&m);
     rp_session *session = open_session(&m, NULL, RP_ISA_DEFAULT);
-    assert_int_equal(rp_session_plan(session, 531, QUESTIONS, 34, &plan, NULL), RP_OK);
+    assert_int_equal(rp_session_plan(session, 361, QUESTIONS, 34, &plan, NULL), RP_OK);
     assert_true(rp_plan_text(plan, text, sizeof text) < sizeof text);
     assert_non_null(strstr(text, "kv_heads=2 memory=64x128 tokens=marked"));
     assert_non_null(strstr(text, "kv_heads=2 memory=64x128 tokens=first"));
@@ -1186,7 +1186,7 @@ static void runs_are_counted(void **state)
             rp_session *session;
             rp_pool *pool = toy_pool(threads);
             make_tower(&m);
-            const rp_bucket bucket = {531, QUESTIONS, 34}; /* that the batch fills */
+            const rp_bucket bucket = {361, QUESTIONS, 34}; /* that the batch fills */
             rp_session_options_init(&o);
             o.pool = pool;
             o.no_prune = whole;

@@ -109,8 +109,8 @@ RP_API size_t rp_plan_step_inputs(const rp_plan *plan, size_t index, size_t *inp
 /* ---- batches ----------------------------------------------------------------------------------
  */
 
-/* What cross attention reads: rows x memory_width (rp_cross_attention), row-major, of any
- * alignment. data may be NULL when there are no rows. */
+/* What cross attention reads: rows x memory_width (rp_cross_attention), row-major.  data may be
+ * NULL when there are no rows. */
 typedef struct rp_memory {
     const float *data;
     size_t rows;

@@ -115,8 +115,38 @@ size_t rp_attention_keys(size_t len, size_t window, bool causal, size_t q0, size
     return (after < len - q1 ? q1 + after : len) - (q0 > before ? q0 - before : 0);
 }
 
+uint64_t rp_attention_option_pairs(const int32_t *markers, size_t n_markers, size_t len, size_t q0,
+                                   size_t q1)
+{
+    uint64_t pairs = 0;
+    for (size_t g = 0; g <= n_markers; g++) {
+        const struct rp_attention_group in = rp_attention_group(markers, n_markers, len, g);
+        const size_t first = in.first > q0 ? in.first : q0, end = in.end < q1 ? in.end : q1;
+        pairs += first < end ? (uint64_t)(end - first) * in.keys : 0;
+    }
+    return pairs;
+}
+
+/* The header and the markers once, then of each group what no other one sees. */
+size_t rp_attention_option_keys(const int32_t *markers, size_t n_markers, size_t len, size_t q0,
+                                size_t q1)
+{
+    const size_t shared = rp_attention_group(markers, n_markers, len, 0).keys;
+    size_t keys = q0 < q1 ? shared : 0;
+    for (size_t g = 1; g <= n_markers; g++) {
+        const struct rp_attention_group in = rp_attention_group(markers, n_markers, len, g);
+        if (in.first < q1 && q0 < in.end && q0 < q1)
+            keys += in.keys - shared;
+    }
+    return keys;
+}
+
 size_t rp_attention_packed(const struct rp_attention_args *args, size_t len, size_t q1)
 {
+    if (args->memory)
+        return args->n_memory;
+    if (args->options)
+        return rp_attention_group(args->markers, args->n_markers, len, 0).keys;
     if (args->window)
         return 0;
     const size_t seen = args->n_prefix + (args->causal ? q1 : len);

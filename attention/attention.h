@@ -15,6 +15,13 @@
  * move a bit. The whole row of scores is kept (scratch: a few rows x L, or x the window), so
  * there is no block size in the contract.
  *
+ * In a question with options a row of the header (the rows before the first marker) sees the header
+ * and the markers, a row of an option these and its option.  j then counts the keys that the row
+ * sees, in this order: the header's, the markers', the others of its option.
+ *
+ * Keys and values may be those of a memory that lies elsewhere (cross attention): every row sees
+ * all of them, and j counts its rows.
+ *
  * Query heads may share key heads: of H query heads and G key heads (H a multiple of G), query head
  * h uses key head h / (H / G).
  *
@@ -23,7 +30,8 @@
  * nothing. (Which NaN it is, its sign and payload, is the processor's affair and outside the
  * contract.)
  *
- * A task is one key head of one sequence, the query heads that use it, and a range of query rows;
+ * A task is one key head of one sequence or memory, the query heads that use it, and a range of
+ * query rows;
  * K and V are packed once for them into panels in the worker's scratch.
  */
 #ifndef RP_ATTENTION_ATTENTION_H
@@ -59,6 +67,16 @@ struct rp_attention_args {
     const float *
         rel; /* NULL, or [n_heads][2*rel_span+1]: bias of distance clamp(j-i, -span, span) + span */
     size_t rel_span;
+    /* A question: where its markers are, ascending rows of the sequence; nothing of window, causal,
+     * prefix and rel goes with it. */
+    bool options;
+    const int32_t *markers;
+    size_t n_markers;
+    /* NULL, or row 0 of a memory, of which there are 1 or more rows; nothing of the above goes with
+     * it.  qkv then has queries alone.  Key head g's keys and values are at columns key_column +
+     * g*d and value_column + g*d. */
+    const float *memory;
+    size_t ld_memory, n_memory, key_column, value_column;
     /* The scratch is as the last call left it, and that was for the same sequence and key head: so
      * many of its keys and values, the prefix's among them, are there already.  0 with a window. */
     size_t n_packed;
@@ -71,12 +89,13 @@ struct rp_attention_kernel {
     uint32_t isa;
     /* Query rows [q0, q1) of the sequence that lies at batch rows [row0, row0+len), for key head
      * `kv_head` and the query heads that use it; q1 <= len.  Any split of the rows gives the same
-     * bits.  Reads the heads' columns of the rows of the sequence and of its prefix and nothing
+     * bits.  Reads the heads' columns of the rows of the sequence and of its prefix (with a memory
+     * of the queries and of the memory, for queries of any sequences that lie together) and nothing
      * else, writes the query heads' columns of rows [row0+q0, row0+q1), counted from out_row0, and
      * nothing else.  Afterwards rp_attention_packed() keys and values are in the scratch.
-     * scratch: aligned to 64, rp_attention_scratch_bytes() for a max_len >= n_prefix + len; what it
-     * holds does not matter unless n_packed says so.  Does not allocate; needs less than 8 KiB of
-     * stack. */
+     * scratch: aligned to 64, rp_attention_scratch_bytes() for a max_len >= n_prefix + len (with a
+     * memory >= n_memory); what it holds does not matter unless n_packed says so.  Does not
+     * allocate; needs less than 8 KiB of stack. */
     void (*run)(const struct rp_attention_args *args, size_t row0, size_t len, size_t kv_head,
                 size_t q0, size_t q1, void *scratch);
 };
@@ -98,6 +117,30 @@ uint64_t rp_attention_pairs(size_t len, size_t window, bool causal, size_t q0, s
 
 /* Keys that some query row in [q0, q1) sees, of such a sequence. */
 size_t rp_attention_keys(size_t len, size_t window, bool causal, size_t q0, size_t q1);
+
+/* The rows of a question that see the same keys: group 0 is the header, group g its option g - 1.
+ */
+struct rp_attention_group {
+    size_t first, end;
+    size_t keys;
+};
+
+static inline struct rp_attention_group rp_attention_group(const int32_t *markers, size_t n_markers,
+                                                           size_t len, size_t g)
+{
+    const size_t header = n_markers ? (size_t)markers[0] : len;
+    const size_t first = g ? (size_t)markers[g - 1] : 0;
+    const size_t end = g < n_markers ? (size_t)markers[g] : len;
+    /* An option's own marker is among the markers already. */
+    const size_t own = g ? end - first - 1 : 0;
+    return (struct rp_attention_group){first, end, header + n_markers + own};
+}
+
+/* rp_attention_pairs() and rp_attention_keys() of a question. */
+uint64_t rp_attention_option_pairs(const int32_t *markers, size_t n_markers, size_t len, size_t q0,
+                                   size_t q1);
+size_t rp_attention_option_keys(const int32_t *markers, size_t n_markers, size_t len, size_t q0,
+                                size_t q1);
 
 /* What n_packed may be for the next call, after one for query rows up to q1 of a sequence of len
  * rows of its own. */

@@ -22,6 +22,10 @@
  * Rows and keys count from the first row of the prefix, if there is one.  Only packing knows that
  * they then lie in two places.
  *
+ * The keys that the rows of a question's header or of one of its options see are packed side by
+ * side, so that these rows see all that is packed: the header's and the markers' once, behind them
+ * those of one option after the other.  Those of a memory are too, and its queries are any rows.
+ *
  * Both products are the same thing, rows of A against panels of 16 columns of B, so there is one
  * register tile; keys and output columns lie across lanes, and the chain of the contract runs along
  * the loop.  Shapes of tiles and blocks therefore move time alone.
@@ -150,7 +154,7 @@ static void product(size_t m, size_t n_panels, size_t k, const float *a, size_t 
 /* Which keys a row sees: keys [key0, ...) are columns [0, ...) of the scores and rows of b. */
 struct view {
     size_t len;           /* of the sequence */
-    size_t before, after; /* keys that there may be on a row's sides; len: all of them */
+    size_t before, after; /* keys that there may be on a row's sides; len or more: all of them */
     size_t key0;
 };
 
@@ -328,8 +332,7 @@ static void pack_key_rows(float *panel, size_t r, size_t end, const float *k, si
     }
 }
 
-/* Keys [j, end) into panels of which the first begins with key key0; the last one's other lanes
- * become zeros. */
+/* Keys [j, end) into panels of which the first begins with key key0. */
 static void pack_keys(float *panels, const struct rows *from, size_t key0, size_t j, size_t end,
                       size_t head_dim)
 {
@@ -341,12 +344,15 @@ static void pack_keys(float *panels, const struct rows *from, size_t key0, size_
         pack_key_rows(panel, lane, lane + (next - j), row_of(from, j), from->ld, head_dim);
         j = next;
     }
-    if ((end - key0) % 16) {
-        float *const panel = panels + ((end - key0) & ~(size_t)15) * head_dim;
-        for (size_t r = (end - key0) % 16; r < 16; r++) {
-            for (size_t c = 0; c < head_dim; c++)
-                panel[16 * c + r] = 0.0f;
-        }
+}
+
+/* The lanes of the last panel that hold none of n keys become zeros. */
+static void pad_keys(float *panels, size_t n, size_t head_dim)
+{
+    float *const panel = panels + (n & ~(size_t)15) * head_dim;
+    for (size_t r = n % 16; r > 0 && r < 16; r++) {
+        for (size_t c = 0; c < head_dim; c++)
+            panel[16 * c + r] = 0.0f;
     }
 }
 
@@ -512,18 +518,33 @@ static struct rows rows_of(const struct part *part, size_t column)
                          .ld = args->ld};
 }
 
-static void pack(const struct part *part, size_t n_kv_heads)
+static size_t key_heads_of(const struct rp_attention_args *args)
+{
+    return args->n_kv_heads ? args->n_kv_heads : args->n_heads;
+}
+
+/* Keys and values [first, end) of the part. */
+static void pack(const struct part *part, const struct rows *keys, const struct rows *values,
+                 size_t first, size_t end)
+{
+    const size_t d = part->args->head_dim;
+    pack_keys(part->base + part->at->keys, keys, part->key0, first, end, d);
+    pack_values(part->base + part->at->values, values, part->key0, first, end, part->value_stride,
+                d);
+}
+
+static void pack_part(const struct part *part)
 {
     const struct rp_attention_args *const args = part->args;
     const size_t d = args->head_dim,
                  first = args->n_packed > part->key0 ? args->n_packed : part->key0;
     const struct rows keys = rows_of(part, (args->n_heads + part->kv_head) * d);
-    const struct rows values = rows_of(part, (args->n_heads + n_kv_heads + part->kv_head) * d);
+    const struct rows values =
+        rows_of(part, (args->n_heads + key_heads_of(args) + part->kv_head) * d);
     if (first >= part->end)
         return;
-    pack_keys(part->base + part->at->keys, &keys, part->key0, first, part->end, d);
-    pack_values(part->base + part->at->values, &values, part->key0, first, part->end,
-                part->value_stride, d);
+    pack(part, &keys, &values, first, part->end);
+    pad_keys(part->base + part->at->keys, part->end - part->key0, d);
 }
 
 /* The part's rows of one query head. */
@@ -564,31 +585,127 @@ static void run_head(const struct part *part, struct view see, size_t head)
     }
 }
 
+static void run_heads(const struct part *part, const struct view *see)
+{
+    const size_t group = part->args->n_heads / key_heads_of(part->args);
+    for (size_t h = 0; h < group; h++)
+        run_head(part, *see, part->kv_head * group + h);
+}
+
 static void run_part(struct part *part, const struct view *see)
 {
     const struct rp_attention_args *const args = part->args;
-    const size_t n_kv_heads = args->n_kv_heads ? args->n_kv_heads : args->n_heads;
-    const size_t group = args->n_heads / n_kv_heads;
     const uint64_t began = rp_attention_lap(args->stage_ns, RP_ATTENTION_N_STAGES, 0);
     part->key0 = first_seen(see, part->q0) & ~(size_t)15;
     part->end = end_seen(see, part->q1 - 1);
     part->value_stride = 16 * (part->at->windowed ? part->end - part->key0 : see->len);
-    pack(part, n_kv_heads);
+    pack_part(part);
     rp_attention_lap(args->stage_ns, RP_ATTENTION_STAGE_PACK, began);
-    for (size_t h = 0; h < group; h++)
-        run_head(part, *see, part->kv_head * group + h);
+    run_heads(part, see);
+}
+
+/* All of a part's n keys, whichever the row. */
+static struct view view_of_all(size_t n)
+{
+    return (struct view){.len = n, .before = SIZE_MAX, .after = SIZE_MAX};
+}
+
+/* Query rows [q0, q1) behind batch row row0, and the keys of a memory. */
+static void run_memory(struct part *part)
+{
+    const struct rp_attention_args *const args = part->args;
+    const uint64_t began = rp_attention_lap(args->stage_ns, RP_ATTENTION_N_STAGES, 0);
+    const size_t at_head = part->kv_head * args->head_dim;
+    const struct rows keys = {.own = args->memory + args->key_column + at_head,
+                              .ld = args->ld_memory};
+    const struct rows values = {.own = args->memory + args->value_column + at_head,
+                                .ld = args->ld_memory};
+    const struct view see = view_of_all(args->n_memory);
+    part->end = args->n_memory;
+    part->value_stride = 16 * part->end;
+    if (args->n_packed < part->end) {
+        pack(part, &keys, &values, args->n_packed, part->end);
+        pad_keys(part->base + part->at->keys, part->end, args->head_dim);
+    }
+    rp_attention_lap(args->stage_ns, RP_ATTENTION_STAGE_PACK, began);
+    run_heads(part, &see);
+}
+
+/* n rows of the sequence from `row` on, as keys [key, key + n). */
+static void pack_run(const struct part *part, size_t row, size_t key, size_t n)
+{
+    const struct rp_attention_args *const args = part->args;
+    const size_t d = args->head_dim, at_key = (args->n_heads + part->kv_head) * d;
+    const float *const from = args->qkv + (part->row0 + row) * args->ld + at_key;
+    const struct rows keys = {.own = from, .n_prefix = key, .ld = args->ld};
+    const struct rows values = {
+        .own = from + key_heads_of(args) * d, .n_prefix = key, .ld = args->ld};
+    pack(part, &keys, &values, key, key + n);
+}
+
+/* Those of query rows [q0, q1) that are in one group of a question, when the keys that all groups
+ * see are packed. */
+static void run_group(struct part *part, const struct rp_attention_group *group, size_t shared,
+                      size_t q0, size_t q1)
+{
+    uint64_t *const ns = part->args->stage_ns;
+    const uint64_t began = rp_attention_lap(ns, RP_ATTENTION_N_STAGES, 0);
+    const struct view see = view_of_all(group->keys);
+    part->q0 = within(q0, group->first, group->end);
+    part->q1 = within(q1, group->first, group->end);
+    part->end = group->keys;
+    if (part->q0 == part->q1)
+        return;
+    if (part->end > shared) /* an option, and more of it than its marker */
+        pack_run(part, group->first + 1, shared, part->end - shared);
+    pad_keys(part->base + part->at->keys, part->end, part->args->head_dim);
+    rp_attention_lap(ns, RP_ATTENTION_STAGE_PACK, began);
+    run_heads(part, &see);
+}
+
+static void run_options(struct part *part, size_t len, size_t q0, size_t q1)
+{
+    const struct rp_attention_args *const args = part->args;
+    const uint64_t began = rp_attention_lap(args->stage_ns, RP_ATTENTION_N_STAGES, 0);
+    struct rp_attention_group group = rp_attention_group(args->markers, args->n_markers, len, 0);
+    const size_t shared = group.keys, header = group.end;
+    part->value_stride = 16 * len;
+    if (args->n_packed < shared) {
+        pack_run(part, 0, 0, header);
+        for (size_t i = 0; i < args->n_markers; i++)
+            pack_run(part, (size_t)args->markers[i], header + i, 1);
+    }
+    rp_attention_lap(args->stage_ns, RP_ATTENTION_STAGE_PACK, began);
+    for (size_t g = 0; g <= args->n_markers; g++) {
+        group = rp_attention_group(args->markers, args->n_markers, len, g);
+        run_group(part, &group, shared, q0, q1);
+    }
 }
 
 static void run(const struct rp_attention_args *args, size_t row0, size_t len, size_t kv_head,
                 size_t q0, size_t q1, void *scratch)
 {
     struct rp_attention_layout at;
-    const size_t before = args->n_prefix;
-    if (q0 >= q1 || !rp_attention_lay_out(before + len, args->window, args->causal, args->head_dim,
+    const size_t before = args->n_prefix, keys = args->memory ? args->n_memory : before + len;
+    if (q0 >= q1 || !rp_attention_lay_out(keys, args->window, args->causal, args->head_dim,
                                           args->rel != NULL, &at))
         return; /* sizes that do not fit were refused when the scratch was sized */
     const struct view see = {.len = before + len, .before = at.before, .after = at.after};
-    struct part part = {.args = args, .at = &at, .row0 = row0, .kv_head = kv_head, .base = scratch};
+    struct part part = {.args = args,
+                        .at = &at,
+                        .row0 = row0,
+                        .kv_head = kv_head,
+                        .q0 = q0,
+                        .q1 = q1,
+                        .base = scratch};
+    if (args->memory) {
+        run_memory(&part);
+        return;
+    }
+    if (args->options) {
+        run_options(&part, len, q0, q1);
+        return;
+    }
     for (size_t i = q0; i < q1; i += at.rows) {
         part.q0 = before + i;
         part.q1 = before + (q1 - i < at.rows ? q1 : i + at.rows);

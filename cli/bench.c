@@ -180,7 +180,10 @@ static int bench_model(struct cli *cli, struct shape *s)
     batch.cu = s->cu;
     batch.ids = s->ids;
     const size_t max_tokens = s->n_tokens > 2 * s->n_seqs ? s->n_tokens : 2 * s->n_seqs;
-    status = cli_open_session(cli, &model, max_tokens, &session);
+    const bool split = rp_model_part(model.model, RP_PART_STATE) != NULL;
+    if (split)
+        cli_note(cli, "of a split encoder the states are measured, not the questions");
+    status = cli_open_part(cli, &model, split ? RP_PART_STATE : RP_PART_MAIN, max_tokens, &session);
     if (status == RP_OK)
         status = measure(cli, session, &batch, &result);
     if (status == RP_OK)

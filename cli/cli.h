@@ -51,6 +51,8 @@ struct cli_options {
     bool partial;
     const char *outputs;
     const char *marker;
+    size_t cache_mib; /* for states and as much for segments */
+    rp_part part;
 };
 
 struct cli {
@@ -121,8 +123,12 @@ struct cli_model {
 };
 RP_CHECKED rp_status cli_open_ranker(struct cli *cli, struct cli_model *out);
 RP_CHECKED rp_status cli_open_model(struct cli *cli, unsigned flags, struct cli_model *out);
+/* Not of a split encoder, whose main graph needs memories: RP_ERR_UNSUPPORTED. */
 RP_CHECKED rp_status cli_open_session(struct cli *cli, const struct cli_model *model,
                                       size_t max_tokens, rp_session **out);
+/* Of any graph of the model. */
+RP_CHECKED rp_status cli_open_part(struct cli *cli, const struct cli_model *model, rp_part part,
+                                   size_t max_tokens, rp_session **out);
 void cli_close_model(struct cli_model *model);
 
 /* The lines of the input, without their ends.  A last line without an end counts; an empty file has
@@ -159,6 +165,8 @@ void cli_put_float(FILE *f, float x);
 void cli_put_double(FILE *f, double x, int digits);
 #define CLI_NUMBER_BYTES 48
 void cli_format_double(char out[CLI_NUMBER_BYTES], double x, int digits);
+/* ,"key":[x, ...] on standard output. */
+void cli_put_floats(const char *key, const float *x, size_t n);
 /* s is UTF-8, or what the user wrote, as it is.  Needs no memory, so that it cannot fail half way
  * through a line. */
 void cli_put_json_string(FILE *f, const char *s, size_t n);

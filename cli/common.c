@@ -164,6 +164,17 @@ rp_status cli_open_model(struct cli *cli, unsigned flags, struct cli_model *out)
 rp_status cli_open_session(struct cli *cli, const struct cli_model *model, size_t max_tokens,
                            rp_session **out)
 {
+    if (rp_model_part(model->model, RP_PART_STATE))
+        return cli_err(&cli->err, RP_ERR_UNSUPPORTED,
+                       "%s: a split encoder's questions read what was kept of states, which only "
+                       "`rankplan score` has",
+                       cli->model);
+    return cli_open_part(cli, model, RP_PART_MAIN, max_tokens, out);
+}
+
+rp_status cli_open_part(struct cli *cli, const struct cli_model *model, rp_part part,
+                        size_t max_tokens, rp_session **out)
+{
     rp_session_options options;
     rp_session_options_init(&options);
     options.pool = cli->pool;
@@ -171,8 +182,8 @@ rp_status cli_open_session(struct cli *cli, const struct cli_model *model, size_
     options.no_fuse = cli->o.no_fuse;
     options.no_prune = cli->o.no_prune;
     options.max_tokens = max_tokens;
-    return rp_session_create(rp_model_graph(model->model), rp_model_weights(model->model), &options,
-                             out, &cli->err);
+    return rp_session_create(rp_model_part(model->model, part), rp_model_weights(model->model),
+                             &options, out, &cli->err);
 }
 
 static void show_progress(void *context, size_t done, size_t total)

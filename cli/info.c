@@ -11,6 +11,18 @@ static void print_question_types(const struct cli_model *m)
     }
 }
 
+static void print_split(const struct cli_model *m)
+{
+    rp_split_info s = {.struct_size = sizeof s};
+    if (!rp_model_get_split(m->model, &s))
+        return;
+    printf("states        %zu layers, %zu of them over all segments; up to %zu tokens\n",
+           s.n_state_layers, s.n_top_layers, s.max_state_tokens);
+    printf("questions     %zu layers, up to %zu options in %zu tokens\n", s.n_question_layers,
+           s.max_options, s.max_question_tokens);
+    printf("memory        %zu bytes for each token of a state\n", s.memory_width * sizeof(float));
+}
+
 /* A chat template that is not known is no failure here: such a model runs ids. */
 static void print_prompt(const struct cli_model *m)
 {
@@ -46,6 +58,7 @@ static void print_model(const struct cli_model *m)
         printf("labels        %zu, activation %s\n", i->n_labels, activations[i->score_activation]);
     for (size_t k = 0; i->task == RP_TASK_CLASSIFY && rp_model_label(m->model, k); k++)
         printf("label %zu       %s\n", k, rp_model_label(m->model, k));
+    print_split(m);
     print_prompt(m);
     printf("parameters    %llu\n", (unsigned long long)i->n_parameters);
     printf("weights       %llu bytes in memory, %s\n",

@@ -68,7 +68,8 @@ const struct cli_command cli_commands[] = {
      "  rankplan rerank examples/models/apt-bert-tiny --query 'web server' packages.txt --top-n "
      "5\n",
      CLI_TAKES_MODEL_AND_FILE, cli_rerank},
-    {"score", "MODEL [FILE|-]", "a probability for each option of a question", "outputs marker ",
+    {"score", "MODEL [FILE|-]", "a probability for each option of a question",
+     "outputs marker cache ",
      "Reads a question a line for a decision scorer, as JSON, and prints a line for each:\n\n"
      "  {\"type\":\"choice\",\"text\":\"choice question: Who should handle this?[SEP][MASK] "
      "billing[MASK] sales[SEP]...\"}\n"
@@ -84,15 +85,28 @@ const struct cli_command cli_commands[] = {
      "the "
      "body's rows\n"
      "  --marker TOKEN    what marks an option in a text (default [MASK], or <mask>)\n\n"
+     "Of a split encoder (a folder with kime.json) a line has what it is about by itself:\n\n"
+     "  {\"type\":\"choice\",\"state\":\"...\",\"header\":\"choose: "
+     "who?\",\"options\":[\"billing\","
+     "\"sales\"]}\n\n"
+     "each a text or a list of ids; or \"segments\":[...] instead of the state.  Equal states are "
+     "read once.\n"
+     "Printed are "
+     "{\"index\",\"type\",\"state_tokens\",\"tokens\",\"logits\",\"probabilities\"}.\n\n"
+     "  --cache MIB       memory for states that are kept for later lines, and as much for "
+     "segments "
+     "(default 512)\n\n"
      "  rankplan score MODEL questions.jsonl\n",
      CLI_TAKES_MODEL_AND_FILE, cli_score},
-    {"plan", "MODEL --bucket T,S[,M]", "the plan for a bucket, as text", "bucket no-fuse no-prune ",
+    {"plan", "MODEL --bucket T,S[,M]", "the plan for a bucket, as text",
+     "bucket no-fuse no-prune part ",
      "Prints the steps that MODEL becomes for batches of up to T tokens in S sequences (with M "
      "markers).\n\n"
      "  --bucket T,S[,M]  the bucket\n"
      "  --no-fuse         every activation and residual as a step of its own, no two steps "
      "together\n"
-     "  --no-prune        also the rows that nothing reads\n\n"
+     "  --no-prune        also the rows that nothing reads\n"
+     "  --part NAME       of a split encoder: main (questions), state, segment, segments\n\n"
      "  rankplan plan MODEL --bucket 128,1\n",
      CLI_TAKES_MODEL, cli_plan},
     {"check", "MODEL [--cases FILE]", "compare with reference outputs",
@@ -239,6 +253,8 @@ enum {
     OPT_PARTIAL,
     OPT_OUTPUTS,
     OPT_MARKER,
+    OPT_CACHE,
+    OPT_PART,
     OPT_OUTPUT = 'o'
 };
 
@@ -277,6 +293,8 @@ static const struct option long_options[] = {
     {"partial", no_argument, NULL, OPT_PARTIAL},
     {"outputs", required_argument, NULL, OPT_OUTPUTS},
     {"marker", required_argument, NULL, OPT_MARKER},
+    {"cache", required_argument, NULL, OPT_CACHE},
+    {"part", required_argument, NULL, OPT_PART},
     {NULL, 0, NULL, 0},
 };
 
@@ -362,6 +380,17 @@ static bool parse_precision(const char *s, rp_precision *out)
     return false;
 }
 
+static bool parse_part(const char *s, rp_part *out)
+{
+    static const char *const names[] = {"main", "state", "segment", "segments"};
+    for (int i = 0; i < 4; i++)
+        if (strcmp(s, names[i]) == 0) {
+            *out = (rp_part)i;
+            return true;
+        }
+    return false;
+}
+
 static int bad_value(int option, const char *value, const char *expected)
 {
     return cli_complain(CLI_USAGE, "--%s %s: expected %s", option_name(option), value, expected);
@@ -422,6 +451,14 @@ static int set_option(struct cli_options *o, int option, const char *value)
     case OPT_PARTIAL: o->partial = true; return CLI_OK;
     case OPT_OUTPUTS: o->outputs = value; return CLI_OK;
     case OPT_MARKER: o->marker = value; return CLI_OK;
+    case OPT_PART:
+        return parse_part(value, &o->part)
+                   ? CLI_OK
+                   : bad_value(option, value, "main, state, segment or segments");
+    case OPT_CACHE:
+        return whole(value, (size_t)1 << 24, &o->cache_mib)
+                   ? CLI_OK
+                   : bad_value(option, value, "a number of MiB, at most 16777216");
     default: return CLI_USAGE;
     }
 }
@@ -524,6 +561,7 @@ int cli_parse(int argc, char **argv, struct cli *cli, const struct cli_command *
     *command = NULL;
     cli->o.top_n = SIZE_MAX;
     cli->o.tol = -1;
+    cli->o.cache_mib = 512;
     if (argc < 2) {
         print_overview(stderr);
         return CLI_USAGE;

@@ -69,3 +69,14 @@ void cli_put_npy_header(FILE *f, size_t rows, size_t columns)
         putc(' ', f);
     putc('\n', f);
 }
+
+void cli_put_floats(const char *key, const float *x, size_t n)
+{
+    printf(",\"%s\":[", key);
+    for (size_t i = 0; i < n; i++) {
+        if (i)
+            putchar(',');
+        cli_put_float(stdout, x[i]);
+    }
+    putchar(']');
+}

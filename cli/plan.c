@@ -12,6 +12,12 @@ int cli_plan(struct cli *cli)
     rp_status status = cli_open_model(cli, 0, &model);
     if (status != RP_OK)
         return cli_fail(cli, status);
+    const rp_graph *graph = rp_model_part(model.model, cli->o.part);
+    if (!graph) {
+        cli_close_model(&model);
+        return cli_complain(CLI_USAGE, "%s: only a split encoder has a --part beside main",
+                            cli->model);
+    }
     rp_plan_options options;
     rp_plan_options_init(&options);
     options.isa = cli->isa;
@@ -20,8 +26,8 @@ int cli_plan(struct cli *cli)
     options.pool = cli->pool;
     rp_plan *plan = NULL;
     int code = CLI_OK;
-    status = rp_plan_compile(rp_model_graph(model.model), rp_model_weights(model.model),
-                             &cli->o.bucket, &options, &plan, &cli->err);
+    status = rp_plan_compile(graph, rp_model_weights(model.model), &cli->o.bucket, &options, &plan,
+                             &cli->err);
     if (status != RP_OK) {
         code = cli_fail(cli, status);
     } else {

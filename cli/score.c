@@ -1,5 +1,6 @@
 /* rankplan score: typed questions in, a logit and a probability for each option out. */
 #include "cli/questions.h"
+#include "cli/split.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -20,17 +21,6 @@ struct score {
 /* ---- printing -----------------------------------------------------------------------------------
  */
 
-static void print_list(const char *key, const float *x, size_t n)
-{
-    printf(",\"%s\":[", key);
-    for (size_t i = 0; i < n; i++) {
-        if (i)
-            putchar(',');
-        cli_put_float(stdout, x[i]);
-    }
-    putchar(']');
-}
-
 /* Of one question, in s->probabilities.  A temperature below 1 can take a logit out of range. */
 static rp_status find_probabilities(struct score *s, size_t index, const float *logits)
 {
@@ -46,15 +36,15 @@ static rp_status find_probabilities(struct score *s, size_t index, const float *
 
 static void print_logits(const struct score *s, const struct cli_question *q, const float *logits)
 {
-    print_list("logits", logits, q->n_markers);
-    print_list("probabilities", s->probabilities, q->n_markers);
+    cli_put_floats("logits", logits, q->n_markers);
+    cli_put_floats("probabilities", s->probabilities, q->n_markers);
 }
 
 static void print_act(const float act[2])
 {
     float p[2];
     rp_softmax(act, 2, 1, p);
-    print_list("act", act, 2);
+    cli_put_floats("act", act, 2);
     fputs(",\"act_probability\":", stdout);
     cli_put_float(stdout, p[0]);
 }
@@ -99,7 +89,7 @@ static rp_status print_batch(struct score *s, size_t first, size_t end)
         if (s->outputs & RP_MODEL_ACT)
             print_act(v[1].data + 2 * (i - first));
         if (s->outputs & RP_MODEL_POOLED)
-            print_list("pooled", v[2].data + (i - first) * v[2].width, v[2].width);
+            cli_put_floats("pooled", v[2].data + (i - first) * v[2].width, v[2].width);
         puts("}");
     }
     return RP_OK;
@@ -192,23 +182,41 @@ static unsigned parse_outputs(const char *list)
     }
 }
 
+/* Questions that are about nothing but what stands in their own line. */
+static rp_status score_lines(struct score *s)
+{
+    rp_status status = cli_read_questions(s->cli, &s->model, &s->questions);
+    if (status == RP_OK)
+        status = run(s);
+    if (status == RP_OK)
+        note_cuts(s);
+    return status;
+}
+
+/* The model, with the outputs that were asked for, or those that a model of its kind has. */
+static rp_status open_scorer(struct score *s)
+{
+    struct cli *cli = s->cli;
+    const rp_status status = cli_open_model(cli, cli->o.outputs ? s->outputs : 0, &s->model);
+    if (status == RP_OK && s->model.info.task != RP_TASK_DECIDE)
+        return cli_err(&cli->err, RP_ERR_INVALID, "%s: this is no decision scorer", cli->model);
+    return status;
+}
+
 int cli_score(struct cli *cli)
 {
     struct score s = {.cli = cli, .outputs = RP_MODEL_LOGITS | RP_MODEL_ACT};
+    rp_split_info split = {.struct_size = sizeof split};
     if (cli->o.outputs)
         s.outputs = parse_outputs(cli->o.outputs);
     if (s.outputs == 0)
         return cli_complain(CLI_USAGE, "--outputs %s: expected some of logits,act,pooled",
                             cli->o.outputs);
-    rp_status status = cli_open_model(cli, s.outputs, &s.model);
-    if (status != RP_OK)
-        return cli_fail(cli, status);
-    status = cli_read_questions(cli, &s.model, &s.questions);
+    rp_status status = open_scorer(&s);
     if (status == RP_OK)
-        status = run(&s);
+        status = rp_model_get_split(s.model.model, &split) ? cli_score_split(cli, &s.model, &split)
+                                                           : score_lines(&s);
     const int code = status == RP_OK ? CLI_OK : cli_fail(cli, status);
-    if (code == CLI_OK)
-        note_cuts(&s);
     rp_session_destroy(s.session);
     cli_free_questions(&s.questions);
     cli_close_model(&s.model);

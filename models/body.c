@@ -86,8 +86,8 @@ bool rp_body_has_layers(struct rp_build *build, const struct rp_body *body)
     rp_error err;
     rp_build_fail(build,
                   rp_fail(&err, RP_ERR_SHAPE,
-                          "%s: config.json has %" PRId64 " layers, but there are only %zu tensors",
-                          build->tensors->source, body->layers, build->tensors->n),
+                          "%s: %s has %" PRId64 " layers, but there are only %zu tensors",
+                          build->tensors->source, build->config, body->layers, build->tensors->n),
                   &err);
     return false;
 }
@@ -102,7 +102,8 @@ bool rp_body_lacks_enough(const struct rp_build *build)
 
 const char *rp_layer_step(struct rp_layer_names *names, const char *what)
 {
-    snprintf(names->step, sizeof names->step, "layers.%" PRId64 ".%s", names->layer, what);
+    snprintf(names->step, sizeof names->step, "%slayers.%" PRId64 ".%s",
+             names->steps ? names->steps : "", names->layer, what);
     return names->step;
 }
 

@@ -49,6 +49,7 @@ bool rp_body_lacks_enough(const struct rp_build *build);
 #define RP_LAYER_NAME_BYTES 160
 struct rp_layer_names {
     const char *tensors; /* "encoder.layer." */
+    const char *steps;   /* put before the names of steps; NULL: nothing */
     int64_t layer;
     char step[RP_LAYER_NAME_BYTES], tensor[RP_LAYER_NAME_BYTES];
 };

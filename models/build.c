@@ -2,6 +2,7 @@
 #include "models/build.h"
 
 #include "ops/ops.h"
+#include "plan/weights.h"
 #include "pool/error.h"
 #include "pool/memory.h"
 
@@ -27,7 +28,11 @@ struct rp_build_part {
 
 struct rp_build rp_build_init(rp_graph *graph, rp_weights *weights, struct rp_tensors *tensors)
 {
-    return (struct rp_build){.graph = graph, .weights = weights, .tensors = tensors, .prefix = ""};
+    return (struct rp_build){.graph = graph,
+                             .weights = weights,
+                             .tensors = tensors,
+                             .prefix = "",
+                             .config = "config.json"};
 }
 
 void rp_build_fini(struct rp_build *build)
@@ -121,10 +126,11 @@ static const struct rp_st_tensor *take(struct rp_build *build, const char *name,
         build->n_parameters += t->n_elements;
     e->used = true;
     if (t->rank != rank || memcmp(t->dims, dims, rank * sizeof *dims) != 0) {
+        rp_name_list_add(&build->misshapen, t->name);
         rp_build_fail(build,
-                      rp_fail(&err, RP_ERR_SHAPE,
-                              "%s: tensor \"%s\" is %s, but config.json makes it %s", t->file->path,
-                              rp_show(t->name, shown), rp_st_shape(t->rank, t->dims, found),
+                      rp_fail(&err, RP_ERR_SHAPE, "%s: tensor \"%s\" is %s, but %s makes it %s",
+                              t->file->path, rp_show(t->name, shown),
+                              rp_st_shape(t->rank, t->dims, found), build->config,
                               rp_st_shape(rank, dims, due)),
                       &err);
         return NULL;
@@ -219,13 +225,25 @@ static struct rp_build_part *new_part(struct rp_build *build, const char *name, 
     return part;
 }
 
+/* The weight that another graph of the model has made; -1: none. */
+static rp_weight find_made(const struct rp_build *build, const char *name)
+{
+    const size_t n = build->shares ? rp_weights_count(build->weights) : 0;
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(rp_weights_entry(build->weights, (rp_weight)i)->name, name) == 0)
+            return (rp_weight)i;
+    return -1;
+}
+
 static rp_weight add(struct rp_build *build, const char *name, uint64_t cols, size_t n_parts,
                      const rp_weight_part *parts)
 {
     rp_error err;
-    rp_weight w = -1;
     if (!rp_build_is_whole(build))
         return -1;
+    rp_weight w = find_made(build, name);
+    if (w >= 0)
+        return w;
     const rp_status s =
         rp_weights_add(build->weights, name, (size_t)cols, n_parts, parts, &w, &err);
     if (s != RP_OK)
@@ -345,6 +363,19 @@ rp_weight rp_build_vectors(struct rp_build *build, const char *name, size_t coun
     return rp_build_row(build, name, count, list);
 }
 
+rp_weight rp_build_column(struct rp_build *build, const char *name, const char *tensor, uint64_t n)
+{
+    rp_dtype dtype = RP_DTYPE_F32;
+    const struct rp_st_tensor *t = take(build, tensor, 1, &n, &dtype);
+    struct rp_build_part *part = t ? new_part(build, name, 1) : NULL;
+    if (!part)
+        return -1;
+    add_stretch(part, t, 0, n * rp_st_type_bits(t->type) / 8);
+    const rp_weight_part one = {
+        .rows = (size_t)n, .dtype = dtype, .read = read_run, .context = part};
+    return add(build, name, 1, 1, &one);
+}
+
 rp_weight rp_build_difference(struct rp_build *build, const char *name, const char *tensor,
                               uint64_t rows, uint64_t cols, int64_t plus, int64_t minus)
 {
@@ -422,10 +453,10 @@ rp_status rp_build_finish(struct rp_build *build, rp_error *err)
     if (build->first.status != RP_OK)
         return rp_fail(err, build->first.status, "%s", build->first.message);
     if (build->missing.n > 0)
-        return rp_fail(err, RP_ERR_MISSING,
-                       "%s: %zu tensor%s that config.json asks for %s missing: %s",
+        return rp_fail(err, RP_ERR_MISSING, "%s: %zu tensor%s that %s asks for %s missing: %s",
                        build->missing_from, build->missing.n, build->missing.n == 1 ? "" : "s",
-                       build->missing.n == 1 ? "is" : "are", rp_name_list_text(&build->missing));
+                       build->config, build->missing.n == 1 ? "is" : "are",
+                       rp_name_list_text(&build->missing));
     return RP_OK;
 }
 

@@ -25,11 +25,14 @@ struct rp_build {
     rp_weights *weights;
     struct rp_tensors *tensors;  /* where requests look; may be changed between them */
     const char *prefix;          /* put before names of the body; "" for none */
+    const char *config;          /* which file says what there has to be, for messages */
+    bool shares;                 /* several graphs: a weight of a name that is there is that one */
     struct rp_build_part *parts; /* owned; read by the weights until they are prepared */
     struct rp_name_list missing;
-    const char *missing_from; /* source of the first missing one */
-    uint64_t n_parameters;    /* elements of the tensors used */
-    rp_error first;           /* the first failure; RP_OK: none */
+    struct rp_name_list misshapen; /* of another shape than is due; the first one is also `first` */
+    const char *missing_from;      /* source of the first missing one */
+    uint64_t n_parameters;         /* elements of the tensors used */
+    rp_error first;                /* the first failure; RP_OK: none */
 };
 
 /* `graph` and `weights` are borrowed. */
@@ -52,7 +55,7 @@ rp_weight rp_build_matrix(struct rp_build *build, const char *name, const char *
 rp_weight rp_build_vector(struct rp_build *build, const char *name, const char *tensor, uint64_t n);
 
 /* Several matrices [rows, cols] under each other; several vectors [n] one after the other. */
-#define RP_BUILD_MAX_JOINED 8
+#define RP_BUILD_MAX_JOINED 128
 rp_weight rp_build_matrices(struct rp_build *build, const char *name, size_t count,
                             const char *const *tensors, uint64_t rows, uint64_t cols);
 rp_weight rp_build_vectors(struct rp_build *build, const char *name, size_t count,
@@ -74,6 +77,9 @@ rp_weight rp_build_stack(struct rp_build *build, const char *name, size_t count,
 /* Elements of vectors one after the other; a "row" is an element, and inner is 0. */
 rp_weight rp_build_row(struct rp_build *build, const char *name, size_t count,
                        const struct rp_build_rows *elements);
+
+/* [n, 1]: a vector of n elements as rows of one. */
+rp_weight rp_build_column(struct rp_build *build, const char *name, const char *tensor, uint64_t n);
 
 /* [1, cols]: row `plus` of a tensor [rows, cols] less row `minus`, one subtraction in f32 an
  * element; minus -1: row `plus` alone. */

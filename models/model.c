@@ -15,6 +15,8 @@
 #include "models/folder.h"
 #include "models/prompt.h"
 #include "models/smoothing.h"
+#include "models/split.h"
+#include "models/split_int8.h"
 #include "models/vocabulary.h"
 #include "pool/error.h"
 #include "pool/fpenv.h"
@@ -26,10 +28,12 @@
 
 struct rp_model {
     rp_model_info info;
-    rp_graph *graph;
+    rp_graph *graph;                   /* parts[RP_PART_MAIN] */
+    rp_graph *parts[RP_SPLIT_N_PARTS]; /* the others only of a split encoder */
     rp_weights *weights;
     struct rp_folder folder; /* prompts, and the strings of info */
     struct rp_decision decision;
+    struct rp_split split;
     struct rp_notes notes;
     struct rp_prompt prompt;
     char *family, *architecture, *smoothing;
@@ -157,7 +161,7 @@ static rp_status describe_body(struct load *l, rp_error *err)
     model->info.pad_id = (int32_t)e->pad;
     model->info.similarity = model->folder.similarity;
     model->info.pooling = model->pooling;
-    return set_max_length(l, err);
+    return RP_OK;
 }
 
 static rp_status configure(struct load *l, rp_error *err)
@@ -170,7 +174,8 @@ static rp_status configure(struct load *l, rp_error *err)
     RP_TRY(rp_config_refuse(&l->config, l->family->reads, err));
     RP_TRY(l->family->configure(&l->config, &l->any, err));
     RP_TRY(choose_task(l, err));
-    return describe_body(l, err);
+    RP_TRY(describe_body(l, err));
+    return set_max_length(l, err);
 }
 
 /* ---- the body ----------------------------------------------------------------------------------
@@ -194,7 +199,8 @@ static rp_status open_tensors(struct load *l, rp_error *err)
 {
     rp_model *model = l->model;
     RP_TRY(rp_tensors_open(model->folder.transformer, &model->notes, &l->tensors, err));
-    RP_TRY(rp_graph_create(&model->graph, err));
+    RP_TRY(rp_graph_create(&model->parts[RP_PART_MAIN], err));
+    model->graph = model->parts[RP_PART_MAIN];
     RP_TRY(rp_weights_create(&model->weights, err));
     l->build = rp_build_init(model->graph, model->weights, l->tensors);
     return RP_OK;
@@ -421,20 +427,79 @@ static rp_status build_decision(struct load *l, rp_error *err)
     return rp_decision_refuse_extra(l->tensors, err);
 }
 
+/* ---- split encoders ---------------------------------------------------------------------------
+ */
+
+static rp_status describe_split(struct load *l, rp_error *err)
+{
+    rp_model *model = l->model;
+    const struct rp_split *split = &model->split;
+    l->any.modernbert = split->towers;
+    l->config.model_type = RP_SPLIT_FAMILY;
+    l->config.architecture = split->id;
+    RP_TRY(describe_body(l, err));
+    model->info.task = RP_TASK_DECIDE;
+    model->info.n_question_types = RP_DECISION_TYPES;
+    model->info.max_length = split->info.max_question_tokens;
+    model->info.max_length_source = RP_SPLIT_FILE ":question_tower.max_tokens";
+    return RP_OK;
+}
+
+static rp_status check_split_flags(const struct load *l, rp_error *err)
+{
+    const unsigned others = l->flags & (RP_MODEL_ACT | RP_MODEL_POOLED);
+    if (!others)
+        return RP_OK;
+    return rp_fail(err, RP_ERR_INVALID, "%s: a split encoder has logits; %s", l->model->split.path,
+                   others & RP_MODEL_ACT
+                       ? "it has no act head"
+                       : "its pooled vector is that of a state, an output of RP_PART_STATE");
+}
+
+static rp_status load_split(struct load *l, const char *path, rp_error *err)
+{
+    rp_model *model = l->model;
+    RP_TRY(check_split_flags(l, err));
+    RP_TRY(copy(path, &model->folder.transformer, err));
+    RP_TRY(rp_split_configure(&model->split, err));
+    RP_TRY(describe_split(l, err));
+    RP_TRY(open_tensors(l, err));
+    for (int i = RP_PART_MAIN + 1; i < RP_SPLIT_N_PARTS; i++)
+        RP_TRY(rp_graph_create(&model->parts[i], err));
+    rp_split_build(&l->build, &model->split, model->parts, l->flags & RP_MODEL_ALL_OUTPUTS);
+    return rp_split_check_tensors(&l->build, err);
+}
+
 /* ---- loading ----------------------------------------------------------------------------------
  */
 
 /* Compiling a plan checks every shape again and converts every weight that the graph uses. */
-static rp_status prepare(struct load *l, rp_error *err)
+static rp_status prepare_graph(struct load *l, const rp_graph *graph, rp_error *err)
 {
     const rp_bucket bucket = {.tokens = 16, .seqs = 1};
     rp_plan_options options;
     rp_plan *plan;
     rp_plan_options_init(&options);
     options.pool = l->pool;
-    RP_TRY(rp_plan_compile(l->model->graph, l->model->weights, &bucket, &options, &plan, err));
+    RP_TRY(rp_plan_compile(graph, l->model->weights, &bucket, &options, &plan, err));
     rp_plan_destroy(plan);
     return RP_OK;
+}
+
+static rp_status prepare(struct load *l, rp_error *err)
+{
+    for (size_t i = 0; i < RP_SPLIT_N_PARTS; i++)
+        if (l->model->parts[i])
+            RP_TRY(prepare_graph(l, l->model->parts[i], err));
+    return RP_OK;
+}
+
+static rp_status quantize_graphs(struct load *l, const rp_quantize_options *options, rp_error *err)
+{
+    rp_model *model = l->model;
+    return model->parts[RP_PART_STATE]
+               ? rp_split_quantize(&model->split, model->parts, model->weights, options, err)
+               : rp_weights_quantize(model->weights, model->graph, options, err);
 }
 
 static rp_status quantize(struct load *l, const char *folder, rp_error *err)
@@ -454,7 +519,7 @@ static rp_status quantize(struct load *l, const char *folder, rp_error *err)
     rp_status s =
         copy(from_file ? smoothing.source : "a run of random ids", &l->model->smoothing, err);
     if (s == RP_OK)
-        s = rp_weights_quantize(l->model->weights, l->model->graph, &options, err);
+        s = quantize_graphs(l, &options, err);
     rp_smoothing_close(&smoothing);
     return s;
 }
@@ -480,7 +545,7 @@ static rp_status find_prompt(struct load *l, rp_error *err)
                           err);
 }
 
-static rp_status load_folder(struct load *l, const char *path, rp_error *err)
+static rp_status load_other(struct load *l, const char *path, rp_error *err)
 {
     rp_model *model = l->model;
     RP_TRY(rp_folder_open(path, &model->notes, &model->folder, err));
@@ -493,7 +558,14 @@ static rp_status load_folder(struct load *l, const char *path, rp_error *err)
     RP_TRY(rp_build_finish(&l->build, err));
     RP_TRY(name_hidden_states(l, err));
     RP_TRY(rp_build_note_unused(l->tensors, &model->notes, err));
-    RP_TRY(find_prompt(l, err));
+    return find_prompt(l, err);
+}
+
+static rp_status load_folder(struct load *l, const char *path, rp_error *err)
+{
+    rp_model *model = l->model;
+    RP_TRY(rp_split_open(path, &model->split, err));
+    RP_TRY(model->split.json.object ? load_split(l, path, err) : load_other(l, path, err));
     RP_TRY(prepare(l, err));
     if (l->options->precision != RP_PRECISION_FP32)
         RP_TRY(quantize(l, path, err));
@@ -558,10 +630,12 @@ void rp_model_destroy(rp_model *model)
     free(model->family);
     free(model->architecture);
     free(model->smoothing);
-    rp_graph_destroy(model->graph);
+    for (size_t i = 0; i < RP_SPLIT_N_PARTS; i++)
+        rp_graph_destroy(model->parts[i]);
     rp_weights_destroy(model->weights);
     rp_notes_fini(&model->notes);
     rp_decision_close(&model->decision);
+    rp_split_close(&model->split);
     rp_folder_close(&model->folder);
     free(model);
 }
@@ -623,6 +697,22 @@ rp_status rp_model_pair_prompt(const rp_model *model, const rp_pair_prompt **out
 const rp_graph *rp_model_graph(const rp_model *model)
 {
     return model->graph;
+}
+
+const rp_graph *rp_model_part(const rp_model *model, rp_part part)
+{
+    return (unsigned)part < RP_SPLIT_N_PARTS ? model->parts[part] : NULL;
+}
+
+bool rp_model_get_split(const rp_model *model, rp_split_info *out)
+{
+    const rp_split_info *info = &model->split.info;
+    const size_t said = out->struct_size;
+    if (!model->split.json.object)
+        return false;
+    memcpy(out, info, said < sizeof *info ? said : sizeof *info);
+    out->struct_size = said;
+    return true;
 }
 
 rp_weights *rp_model_weights(const rp_model *model)

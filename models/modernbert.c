@@ -345,8 +345,8 @@ static rp_value build_attention(struct rp_build *build, const struct rp_modernbe
                                a, hidden, hidden, m->attention_bias, RP_ACT_NONE, x);
 }
 
-static rp_value build_ffn(struct rp_build *build, const struct rp_modernbert *m,
-                          struct rp_layer_names *l, rp_value x)
+rp_value rp_modernbert_ffn(struct rp_build *build, const struct rp_modernbert *m,
+                           struct rp_layer_names *l, rp_value x)
 {
     const uint64_t hidden = (uint64_t)m->body.hidden, ffn = (uint64_t)m->body.intermediate;
     rp_value f =
@@ -356,6 +356,12 @@ static rp_value build_ffn(struct rp_build *build, const struct rp_modernbert *m,
     f = rp_graph_glu(build->graph, rp_layer_step(l, "ffn.glu"), f, m->body.activation);
     return rp_build_linear_opt(build, rp_layer_step(l, "ffn.down"), rp_layer_tensor(l, "mlp.Wo"), f,
                                ffn, hidden, m->mlp_bias, RP_ACT_NONE, x);
+}
+
+rp_value rp_modernbert_layer(struct rp_build *build, const struct rp_modernbert *m,
+                             struct rp_layer_names *l, rp_value x)
+{
+    return rp_modernbert_ffn(build, m, l, build_attention(build, m, l, x));
 }
 
 rp_value rp_modernbert_build(struct rp_build *build, const struct rp_modernbert *m)
@@ -370,8 +376,7 @@ rp_value rp_modernbert_build(struct rp_build *build, const struct rp_modernbert 
     x = build_norm(build, m, "embeddings.norm", "embeddings.norm", x);
     for (int64_t i = 0; i < m->body.layers && !rp_body_lacks_enough(build); i++) {
         struct rp_layer_names l = {.tensors = "layers.", .layer = i};
-        x = build_attention(build, m, &l, x);
-        x = build_ffn(build, m, &l, x);
+        x = rp_modernbert_layer(build, m, &l, x);
     }
     return build_norm(build, m, "final_norm", "final_norm", x);
 }

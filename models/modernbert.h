@@ -51,6 +51,12 @@ RP_CHECKED rp_status rp_modernbert_configure(const struct rp_config *config,
  * build. */
 rp_value rp_modernbert_build(struct rp_build *build, const struct rp_modernbert *m);
 
+/* One layer on x, or its feed-forward half alone; `names` has the layer's number. */
+rp_value rp_modernbert_layer(struct rp_build *build, const struct rp_modernbert *m,
+                             struct rp_layer_names *names, rp_value x);
+rp_value rp_modernbert_ffn(struct rp_build *build, const struct rp_modernbert *m,
+                           struct rp_layer_names *names, rp_value x);
+
 /* The step whose result is hidden state `layer`; the last one is that of the final norm. */
 void rp_modernbert_hidden_name(const struct rp_modernbert *m, size_t layer,
                                char name[RP_STEP_NAME_BYTES]);

@@ -97,3 +97,15 @@ void rp_rope_fill(const struct rp_ops_rope *rope, size_t i, double inv_freq, dou
         }
     }
 }
+
+/* pi x is 2x quarter turns, which is exact. */
+void rp_rope_ordinal(size_t i, size_t k, float to[RP_ORDINAL_FEATURES])
+{
+    const double x = k > 1 ? (double)i / (double)(k - 1) : 0;
+    double cosine, sine;
+    turn(x, 2, 0, &cosine, &sine);
+    to[0] = (float)x;
+    to[1] = (float)(x * x);
+    to[2] = (float)sine;
+    to[3] = (float)cosine;
+}

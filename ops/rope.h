@@ -33,6 +33,11 @@ static inline size_t rp_rope_row_floats(size_t n_rotated, bool interleaved)
 void rp_rope_fill(const struct rp_ops_rope *rope, size_t i, double inv_freq, double scale, size_t n,
                   float *to);
 
+/* Marker i of k > i: with x = i / (k - 1), rounded to double, or 0 where k is 1, the numbers x,
+ * x^2, sin(pi x) and cos(pi x), each rounded once to f32. */
+#define RP_ORDINAL_FEATURES 4
+void rp_rope_ordinal(size_t i, size_t k, float to[RP_ORDINAL_FEATURES]);
+
 static inline const float *rp_rope_row(const struct rp_ops_rope *rope, size_t position)
 {
     return rope->table + position * rp_rope_row_floats(rope->n_rotated, rope->interleaved);

@@ -181,10 +181,12 @@ static size_t rows_that_fit(const rp_plan *plan, const struct rp_segment *seg)
 
 static rp_status fail_scratch(const rp_plan *plan, const struct rp_step *step, rp_error *err)
 {
-    if (step->op == RP_OP_ATTENTION)
+    if (rp_op_attends(step->op))
         return rp_fail(err, RP_ERR_LIMIT,
-                       "op %zu (%s): attention over %zu tokens needs too much scratch", step->node,
-                       step->name, plan->bucket.tokens);
+                       "op %zu (%s): attention over %zu %s needs too much scratch", step->node,
+                       step->name,
+                       step->op == RP_OP_ATTENTION ? plan->bucket.tokens : step->p.cross.max_memory,
+                       step->op == RP_OP_ATTENTION ? "tokens" : "rows");
     return rp_fail(err, RP_ERR_LIMIT, "op %zu (%s): its %s need too much scratch", step->node,
                    step->name, step->op == RP_OP_EXPERTS ? "experts" : "states");
 }
@@ -204,6 +206,10 @@ static rp_status size_step_scratch(rp_plan *plan, const struct rp_step *step, rp
         fits = rp_attention_scratch_bytes(plan->bucket.tokens, step->p.attention.window,
                                           step->p.attention.causal, step->p.attention.head_dim,
                                           step->p.attention.rel_span != 0, &bytes);
+        break;
+    case RP_OP_CROSS_ATTENTION:
+        fits = rp_attention_scratch_bytes(step->p.cross.max_memory, 0, false,
+                                          step->p.cross.head_dim, false, &bytes);
         break;
     case RP_OP_GDN: fits = rp_gdn_step_scratch(&step->p.gdn, &bytes); break;
     default: return RP_OK;

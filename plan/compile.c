@@ -334,6 +334,8 @@ uint64_t rp_plan_flops(const rp_plan *plan, const rp_batch *batch)
         const struct rp_step *step = &plan->steps[s];
         if (step->op == RP_OP_ATTENTION)
             sum += step->flops_per_row * pairs_of_step(batch, step);
+        else if (step->op == RP_OP_CROSS_ATTENTION)
+            sum += step->flops_per_row * rp_step_cross_pairs(step, batch);
         else if (step->op == RP_OP_GDN)
             for (size_t seq = 0; seq < batch->n_seqs; seq++)
                 sum += rp_step_gdn_seq_flops(step, batch, seq);
@@ -385,7 +387,7 @@ static const char *fused_activation(const struct rp_step *step)
 }
 
 /* What tells one step of a kind from another. */
-static void text_options(struct rp_text *t, const struct rp_step *step)
+static void text_options(struct rp_text *t, const rp_plan *plan, const struct rp_step *step)
 {
     if (fused_activation(step))
         rp_text_add(t, " +%s", fused_activation(step));
@@ -416,6 +418,15 @@ static void text_options(struct rp_text *t, const struct rp_step *step)
         rp_text_add(t, " kv_heads=%zu", step->p.attention.n_kv_heads);
     if (step->op == RP_OP_ATTENTION && step->p.attention.causal)
         rp_text_add(t, " causal");
+    if (step->op == RP_OP_ATTENTION && step->p.attention.options)
+        rp_text_add(t, " options");
+    if (step->op == RP_OP_CROSS_ATTENTION)
+        rp_text_add(t, " kv_heads=%zu memory=%zux%zu", step->p.cross.n_kv_heads,
+                    step->p.cross.max_memory, step->p.cross.memory_width);
+    if (step->op == RP_OP_ORDINAL_FEATURES)
+        rp_text_add(t, " qtype=%d", step->p.qtype);
+    if (step->op == RP_OP_ROPE && rp_rope_has_options(plan, step))
+        rp_text_add(t, " options");
     if (step->op == RP_OP_ROPE && step->p.rope.theta == 0)
         rp_text_add(t, " inv_freq[%zu]", step->p.rope.turn.n_rotated / 2);
     if (step->op == RP_OP_ROPE && step->p.rope.theta != 0) {
@@ -448,10 +459,10 @@ size_t rp_plan_text(const rp_plan *plan, char *buffer, size_t size)
             rp_text_add(&t, "%4zu %-14s %-28s @%-10llu %s x %-6zu", s, rp_op_name(step->op),
                         step->name, (unsigned long long)slot->offset[RP_BY_STEP],
                         rp_rows_name(step->rows), step->width);
-            text_options(&t, step);
+            text_options(&t, plan, step);
             rp_text_add(&t, " %s flops/row=%llu%s bytes/row=%llu", step->kernel,
                         (unsigned long long)step->flops_per_row,
-                        step->op == RP_OP_ATTENTION ? "/key" : "",
+                        rp_op_attends(step->op) ? "/key" : "",
                         (unsigned long long)step->bytes_per_row);
             if (step->bytes_fixed)
                 rp_text_add(&t, " weight_bytes=%llu", (unsigned long long)step->bytes_fixed);

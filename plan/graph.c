@@ -358,6 +358,31 @@ rp_value rp_graph_gdn(rp_graph *graph, const char *name, rp_value qkv, rp_value 
     return value_of(graph, node);
 }
 
+rp_value rp_graph_input(rp_graph *graph, const char *name, size_t width)
+{
+    struct rp_node *node = append(graph, RP_OP_INPUT, name);
+    if (node)
+        node->p.width = width;
+    return value_of(graph, node);
+}
+
+rp_value rp_graph_cross_attention(rp_graph *graph, const char *name, rp_value q,
+                                  const rp_cross_attention *options)
+{
+    struct rp_node *node = append_unary(graph, RP_OP_CROSS_ATTENTION, name, q);
+    if (node)
+        node->p.cross = *options;
+    return value_of(graph, node);
+}
+
+rp_value rp_graph_ordinal_features(rp_graph *graph, const char *name, int32_t qtype)
+{
+    struct rp_node *node = append(graph, RP_OP_ORDINAL_FEATURES, name);
+    if (node)
+        node->p.qtype = qtype;
+    return value_of(graph, node);
+}
+
 void rp_graph_output(rp_graph *graph, const char *name, rp_value x, rp_rows rows, size_t width)
 {
     if (graph->failed.status != RP_OK)
@@ -420,6 +445,32 @@ static void text_rope(struct rp_text *t, const rp_rope *o)
         rp_text_add(t, " scale=");
         rp_text_double(t, o->scale);
     }
+    if (o->options)
+        rp_text_add(t, " options");
+}
+
+static void text_attention(struct rp_text *t, const rp_attention *o)
+{
+    rp_text_add(t, " heads=%dx%d scale=", o->n_heads, o->head_dim);
+    rp_text_float(t, o->scale);
+    if (o->window)
+        rp_text_add(t, " window=%d", o->window);
+    if (o->n_kv_heads)
+        rp_text_add(t, " kv_heads=%d", o->n_kv_heads);
+    if (o->causal)
+        rp_text_add(t, " causal");
+    if (o->options)
+        rp_text_add(t, " options");
+}
+
+static void text_cross_attention(struct rp_text *t, const rp_cross_attention *o)
+{
+    rp_text_add(t, " heads=%dx%d scale=", o->n_heads, o->head_dim);
+    rp_text_float(t, o->scale);
+    if (o->n_kv_heads)
+        rp_text_add(t, " kv_heads=%d", o->n_kv_heads);
+    rp_text_add(t, " memory=%dx%d k=%d v=%d", o->max_memory, o->memory_width, o->key_column,
+                o->value_column);
 }
 
 static void text_eps(struct rp_text *t, float eps)
@@ -502,17 +553,10 @@ static void text_node(struct rp_text *t, const rp_weights *weights, const struct
     case RP_OP_CONV:
     case RP_OP_ACTIVATION: rp_text_add(t, " act=%s", rp_activation_name(node->p.activation)); break;
     case RP_OP_POOL: rp_text_add(t, " mode=%s", rp_pooling_name(node->p.pooling)); break;
-    case RP_OP_ATTENTION:
-        rp_text_add(t, " heads=%dx%d scale=", node->p.attention.n_heads,
-                    node->p.attention.head_dim);
-        rp_text_float(t, node->p.attention.scale);
-        if (node->p.attention.window)
-            rp_text_add(t, " window=%d", node->p.attention.window);
-        if (node->p.attention.n_kv_heads)
-            rp_text_add(t, " kv_heads=%d", node->p.attention.n_kv_heads);
-        if (node->p.attention.causal)
-            rp_text_add(t, " causal");
-        break;
+    case RP_OP_ATTENTION: text_attention(t, &node->p.attention); break;
+    case RP_OP_CROSS_ATTENTION: text_cross_attention(t, &node->p.cross); break;
+    case RP_OP_INPUT: rp_text_add(t, " width=%zu", node->p.width); break;
+    case RP_OP_ORDINAL_FEATURES: rp_text_add(t, " qtype=%d", node->p.qtype); break;
     case RP_OP_GDN: text_gdn(t, &node->p.gdn); break;
     case RP_OP_ROPE: text_rope(t, &node->p.rope.options); break;
     case RP_OP_RMS_NORM: text_rms_norm(t, &node->p.rms_norm); break;

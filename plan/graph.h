@@ -29,6 +29,9 @@ enum rp_op {
     RP_OP_EXPERTS,
     RP_OP_CONV,
     RP_OP_GDN,
+    RP_OP_INPUT,
+    RP_OP_CROSS_ATTENTION,
+    RP_OP_ORDINAL_FEATURES,
     RP_OP_NODE_COUNT,
     /* What only lowering makes. */
     RP_OP_QUANTIZE = RP_OP_NODE_COUNT, /* rows of f32 to rows for an INT8 product */
@@ -65,6 +68,9 @@ struct rp_node {
             rp_weight *weights; /* owned: n_experts of up, then of down */
         } experts;
         rp_gdn gdn;
+        size_t width; /* of the input */
+        rp_cross_attention cross;
+        int32_t qtype;
     } p;
 };
 

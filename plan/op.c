@@ -182,6 +182,11 @@ static rp_status check_attention(struct rp_lowering *l, size_t i, rp_error *err)
     if (p->window < 0)
         return FAIL_NODE(err, RP_ERR_INVALID, l, i, "window is %d, expected 0 (none) or more",
                          p->window);
+    if (p->options && (p->window || p->causal || p->rel_bias != -1))
+        return FAIL_NODE(err, RP_ERR_UNSUPPORTED, l, i, "options with %s is not built",
+                         p->window   ? "a window"
+                         : p->causal ? "causal attention"
+                                     : "a relative bias");
     if (p->rel_bias != -1 && (p->causal || attention_kv_heads(p) != p->n_heads))
         return FAIL_NODE(err, RP_ERR_UNSUPPORTED, l, i, "a relative bias with %s is not built",
                          p->causal ? "causal attention" : "shared heads of keys");
@@ -312,7 +317,9 @@ static rp_status check_add_types(struct rp_lowering *l, size_t i, rp_error *err)
     const rp_weight table = l->graph->nodes[i].weight[0];
     const struct rp_weight_entry *e = rp_weights_entry(l->weights, table);
     l->shapes[i] = input(l, i, 0);
-    RP_TRY(check_rows(l, i, l->shapes[i], RP_ROWS_TOKENS, err));
+    if (l->shapes[i].rows == RP_ROWS_SEQS)
+        return FAIL_NODE(err, RP_ERR_SHAPE, l, i,
+                         "its input has a row per seqs, expected tokens or markers");
     if (!e)
         return FAIL_NODE(err, RP_ERR_INVALID, l, i, "there is no weight %d for type table", table);
     return check_weight(l, i, "type table", table, e->rows, l->shapes[i].width, err);
@@ -523,6 +530,86 @@ static rp_status check_gdn(struct rp_lowering *l, size_t i, rp_error *err)
         return FAIL_NODE(err, RP_ERR_SHAPE, l, i, "gates are %s x %zu, expected tokens x %zu",
                          rp_rows_name(gates.rows), gates.width, 2 * (size_t)p->n_value_heads);
     l->shapes[i] = (struct rp_shape){RP_ROWS_TOKENS, (size_t)values};
+    return RP_OK;
+}
+
+/* What a batch brings along is the same for all ops that read it: the width that the first such op
+ * asks for, i's own when it is the first. */
+static size_t brought_width(const struct rp_lowering *l, size_t i, enum rp_op op, size_t own)
+{
+    for (size_t k = 0; k < i; k++) {
+        const struct rp_node *node = &l->graph->nodes[k];
+        if (node->op == op)
+            return op == RP_OP_INPUT ? node->p.width : (size_t)node->p.cross.memory_width;
+    }
+    return own;
+}
+
+static rp_status check_input(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const size_t width = l->graph->nodes[i].p.width;
+    const size_t first = brought_width(l, i, RP_OP_INPUT, width);
+    if (width == 0 || width > INT32_MAX)
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i, "input rows of width %zu", width);
+    if (width != first)
+        return FAIL_NODE(err, RP_ERR_SHAPE, l, i,
+                         "input rows of width %zu, and of width %zu in an op before", width, first);
+    l->shapes[i] = (struct rp_shape){RP_ROWS_TOKENS, width};
+    return RP_OK;
+}
+
+static int32_t cross_kv_heads(const rp_cross_attention *p)
+{
+    return p->n_kv_heads ? p->n_kv_heads : p->n_heads;
+}
+
+/* Where its heads lie in a row of the memory, and how many rows there are. */
+static rp_status check_memory(const struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const rp_cross_attention *p = &l->graph->nodes[i].p.cross;
+    const uint64_t columns = (uint64_t)cross_kv_heads(p) * (uint64_t)p->head_dim;
+    const size_t width = p->memory_width > 0 ? (size_t)p->memory_width : 0;
+    const size_t first = brought_width(l, i, RP_OP_CROSS_ATTENTION, width);
+    if (p->max_memory <= 0)
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i,
+                         "memories of at most %d rows, expected 1 or more", p->max_memory);
+    if (width != first)
+        return FAIL_NODE(err, RP_ERR_SHAPE, l, i,
+                         "memory rows of width %zu, and of width %zu in an op before", width,
+                         first);
+    RP_TRY(check_columns(l, i, "its memory (keys)", width, p->key_column, columns, err));
+    return check_columns(l, i, "its memory (values)", width, p->value_column, columns, err);
+}
+
+static rp_status check_cross_attention(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const rp_cross_attention *p = &l->graph->nodes[i].p.cross;
+    const struct rp_shape q = input(l, i, 0);
+    RP_TRY(check_rows(l, i, q, RP_ROWS_TOKENS, err));
+    if (p->n_heads <= 0 || p->head_dim <= 0)
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i, "%d heads of %d, expected at least 1 of 1",
+                         p->n_heads, p->head_dim);
+    if (p->n_kv_heads < 0 || p->n_heads % cross_kv_heads(p))
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i,
+                         "%d heads of queries cannot share %d heads of keys evenly", p->n_heads,
+                         p->n_kv_heads);
+    if (q.width != (uint64_t)p->n_heads * (uint64_t)p->head_dim)
+        return FAIL_NODE(err, RP_ERR_SHAPE, l, i, "q has width %zu, expected %llu (%d heads of %d)",
+                         q.width, (unsigned long long)p->n_heads * (unsigned)p->head_dim,
+                         p->n_heads, p->head_dim);
+    if (!(p->scale >= 0) || isinf(p->scale))
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i, "scale must be finite and not negative");
+    RP_TRY(check_memory(l, i, err));
+    l->shapes[i] = q;
+    return RP_OK;
+}
+
+static rp_status check_ordinal_features(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const int32_t qtype = l->graph->nodes[i].p.qtype;
+    if (qtype < 0)
+        return FAIL_NODE(err, RP_ERR_INVALID, l, i, "there is no question type %d", qtype);
+    l->shapes[i] = (struct rp_shape){RP_ROWS_MARKERS, RP_ORDINAL_FEATURES};
     return RP_OK;
 }
 
@@ -787,6 +874,11 @@ static rp_status expand_rel_bias(struct rp_lowering *l, size_t i, struct rp_step
     return RP_OK;
 }
 
+static float attention_scale(float scale, int32_t head_dim)
+{
+    return scale > 0 ? scale : (float)(1.0 / sqrt((double)head_dim));
+}
+
 static rp_status lower_attention(struct rp_lowering *l, size_t i, rp_error *err)
 {
     const rp_attention *p = &l->graph->nodes[i].p.attention;
@@ -797,7 +889,8 @@ static rp_status lower_attention(struct rp_lowering *l, size_t i, rp_error *err)
     step->p.attention.n_kv_heads = (size_t)attention_kv_heads(p);
     step->p.attention.causal = p->causal;
     step->p.attention.head_dim = (size_t)p->head_dim;
-    step->p.attention.scale = p->scale > 0 ? p->scale : (float)(1.0 / sqrt((double)p->head_dim));
+    step->p.attention.options = p->options;
+    step->p.attention.scale = attention_scale(p->scale, p->head_dim);
     step->p.attention.window = (size_t)p->window;
     step->flops_per_row = 4 * (uint64_t)step->width;
     if (p->rel_bias != -1)
@@ -951,8 +1044,8 @@ static rp_status lower_rope(struct rp_lowering *l, size_t i, rp_error *err)
     RP_TRY(rope_table(l, i, &step->p.rope.turn, err));
     l->slot_of[i] = step->out;
     /* A batch has no position past the bucket, so this refuses none. */
-    return index_number(l, i, RP_INDEX_POSITION, 0, step->name, l->plan->bucket.tokens,
-                        &step->p.rope.index, err);
+    return index_number(l, i, RP_INDEX_POSITION, p->options ? RP_POSITION_IN_OPTION : 0, step->name,
+                        l->plan->bucket.tokens, &step->p.rope.index, err);
 }
 
 static rp_status lower_glu(struct rp_lowering *l, size_t i, rp_error *err)
@@ -1169,6 +1262,44 @@ static rp_status lower_gdn(struct rp_lowering *l, size_t i, rp_error *err)
     return RP_OK;
 }
 
+static rp_status lower_cross_attention(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    const rp_cross_attention *p = &l->graph->nodes[i].p.cross;
+    struct rp_step *step = append_step(l, RP_OP_CROSS_ATTENTION, i, "", l->shapes[i]);
+    (void)err;
+    add_input(l, step, slot_of_input(l, i, 0));
+    step->kernel = l->plan->attention->name;
+    step->p.cross.n_heads = (size_t)p->n_heads;
+    step->p.cross.n_kv_heads = (size_t)cross_kv_heads(p);
+    step->p.cross.head_dim = (size_t)p->head_dim;
+    step->p.cross.scale = attention_scale(p->scale, p->head_dim);
+    step->p.cross.memory_width = (size_t)p->memory_width;
+    step->p.cross.key_column = (size_t)p->key_column;
+    step->p.cross.value_column = (size_t)p->value_column;
+    step->p.cross.max_memory = (size_t)p->max_memory;
+    step->flops_per_row = 4 * (uint64_t)step->width;
+    l->slot_of[i] = step->out;
+    return RP_OK;
+}
+
+static rp_status lower_input(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    struct rp_step *step = append_step(l, RP_OP_INPUT, i, "", l->shapes[i]);
+    (void)err;
+    step->bytes_per_row *= 2; /* read and written */
+    l->slot_of[i] = step->out;
+    return RP_OK;
+}
+
+static rp_status lower_ordinal_features(struct rp_lowering *l, size_t i, rp_error *err)
+{
+    struct rp_step *step = append_step(l, RP_OP_ORDINAL_FEATURES, i, "", l->shapes[i]);
+    (void)err;
+    step->p.qtype = l->graph->nodes[i].p.qtype;
+    l->slot_of[i] = step->out;
+    return RP_OK;
+}
+
 /* ---- the table ---------------------------------------------------------------------------------
  */
 
@@ -1201,6 +1332,11 @@ static const struct op_row {
     [RP_OP_EXPERTS] = {"experts", 2, 3, true, check_experts, lower_experts},
     [RP_OP_CONV] = {"conv", 1, 1, false, check_conv, lower_conv},
     [RP_OP_GDN] = {"gdn", 2, 2, false, check_gdn, lower_gdn},
+    [RP_OP_INPUT] = {"input", 0, 0, true, check_input, lower_input},
+    [RP_OP_CROSS_ATTENTION] = {"cross_attention", 1, 1, false, check_cross_attention,
+                               lower_cross_attention},
+    [RP_OP_ORDINAL_FEATURES] = {"ordinal_features", 0, 0, true, check_ordinal_features,
+                                lower_ordinal_features},
     [RP_OP_QUANTIZE] = {"quantize", 1, 1, true, NULL, NULL},
     [RP_OP_QGEMM] = {"qgemm", 1, 2, true, NULL, NULL},
     [RP_OP_GATHER] = {"gather", 1, 1, true, NULL, NULL},

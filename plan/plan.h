@@ -50,7 +50,8 @@ struct rp_slot {
 };
 
 /* Embedding tables are indexed by one of a few arrays; each distinct one is made once a run. */
-#define RP_PLAN_MAX_INDICES 8
+#define RP_PLAN_MAX_INDICES   8
+#define RP_POSITION_IN_OPTION 1 /* parameter of RP_INDEX_POSITION: as rp_rope.options says */
 struct rp_plan_index {
     rp_index kind;
     int32_t parameter;
@@ -111,8 +112,13 @@ struct rp_step {
             float *rel; /* owned by the plan; NULL for none */
             size_t rel_span;
             size_t window; /* 0: none */
-            bool causal;
+            bool causal, options;
         } attention;
+        struct {
+            size_t n_heads, n_kv_heads, head_dim;
+            float scale;
+            size_t memory_width, key_column, value_column, max_memory;
+        } cross;
         struct {
             struct rp_ops_rope turn; /* its table belongs to the plan */
             size_t index;            /* of positions, into the plan's indices */
@@ -138,8 +144,9 @@ struct rp_step {
         rp_activation activation; /* and of a glu */
         rp_pooling pooling;
         enum rp_read gather; /* of the tokens' rows, or rows that are these already */
+        int32_t qtype;       /* of ordinal features */
     } p;
-    uint64_t flops_per_row; /* attention: per row and key */
+    uint64_t flops_per_row; /* attention of either kind: per row and key */
     uint64_t bytes_per_row, bytes_fixed;
 };
 
@@ -259,6 +266,12 @@ size_t rp_gdn_columns(const struct rp_gdn_args *shape);
  * False when they wrap. */
 bool rp_gdn_step_scratch(const struct rp_gdn_args *shape, size_t *out);
 
+/* Whether a rope's positions are those of a question's options. */
+static inline bool rp_rope_has_options(const rp_plan *plan, const struct rp_step *step)
+{
+    return plan->indices[step->p.rope.index].parameter == RP_POSITION_IN_OPTION;
+}
+
 /* plan/joins.c: finds the steps that run together with the one before them. */
 void rp_plan_find_joins(rp_plan *plan);
 
@@ -268,6 +281,12 @@ bool rp_slot_is_passed_by(const rp_plan *plan, const struct rp_slot *slot);
 /* Panels of a product that the step which joins it takes at least: its tasks' columns are multiples
  * of so many. */
 size_t rp_join_unit(const struct rp_step *step);
+
+/* Attention of either kind: its work is counted per pair of a row and a key. */
+static inline bool rp_op_attends(enum rp_op op)
+{
+    return op == RP_OP_ATTENTION || op == RP_OP_CROSS_ATTENTION;
+}
 
 /* A product with packed panels, whose columns can be shared out. */
 static inline bool rp_op_multiplies(enum rp_op op)

@@ -83,6 +83,76 @@ static rp_status fail_index(const struct rp_run *run, size_t index, size_t token
                    x->least_entries);
 }
 
+static rp_status check_memories(const struct rp_run *run, const struct rp_step *step, rp_error *err)
+{
+    const rp_memory *m = run->batch->memories;
+    if (!m)
+        return rp_fail(err, RP_ERR_INVALID, "op %zu (%s): the batch has no memories", step->node,
+                       step->name);
+    for (size_t s = 0; s < run->batch->n_seqs; s++) {
+        if (m[s].rows > step->p.cross.max_memory)
+            return rp_fail(err, RP_ERR_LIMIT,
+                           "op %zu (%s): the memory of sequence %zu has %zu rows, at most %zu are "
+                           "taken",
+                           step->node, step->name, s, m[s].rows, step->p.cross.max_memory);
+        if (m[s].rows > 0 && !m[s].data)
+            return rp_fail(err, RP_ERR_INVALID,
+                           "op %zu (%s): the memory of sequence %zu has %zu rows and no data",
+                           step->node, step->name, s, m[s].rows);
+    }
+    return RP_OK;
+}
+
+/* An option is at least its marker. */
+static rp_status check_options(const struct rp_run *run, const struct rp_step *step, rp_error *err)
+{
+    const rp_batch *b = run->batch;
+    for (size_t s = 0; b->markers && s < b->n_seqs; s++)
+        for (int32_t m = b->mcu[s] + 1; m < b->mcu[s + 1]; m++)
+            if (b->markers[m] <= b->markers[m - 1])
+                return rp_fail(err, RP_ERR_INVALID,
+                               "op %zu (%s): marker %d is at position %d of sequence %zu, and the "
+                               "one before it at %d: options need markers that ascend",
+                               step->node, step->name, m, b->markers[m], s, b->markers[m - 1]);
+    return RP_OK;
+}
+
+static rp_status check_input(const struct rp_run *run, const struct rp_step *step, rp_error *err)
+{
+    if (run->live.tokens > 0 && !run->batch->input)
+        return rp_fail(err, RP_ERR_INVALID,
+                       "op %zu (%s): the batch has %zu tokens and no input rows", step->node,
+                       step->name, run->live.tokens);
+    return RP_OK;
+}
+
+static bool has_options(const rp_plan *plan, const struct rp_step *step)
+{
+    return step->op == RP_OP_ATTENTION ? step->p.attention.options
+                                       : step->op == RP_OP_ROPE && rp_rope_has_options(plan, step);
+}
+
+/* What the plan's steps read of a batch beside its sequences is there. */
+static rp_status check_what_is_read(const struct rp_run *run, rp_error *err)
+{
+    const rp_plan *plan = run->plan;
+    for (size_t i = 0; i < plan->n_indices && run->live.tokens > 0 && !run->batch->ids; i++)
+        if (plan->indices[i].kind == RP_INDEX_IDS ||
+            plan->indices[i].kind == RP_INDEX_POSITION_NONPAD)
+            return rp_fail(err, RP_ERR_INVALID, "the batch has %zu tokens and no ids",
+                           run->live.tokens);
+    for (size_t s = 0; s < plan->n_steps; s++) {
+        const struct rp_step *step = &plan->steps[s];
+        if (step->op == RP_OP_INPUT)
+            RP_TRY(check_input(run, step, err));
+        if (step->op == RP_OP_CROSS_ATTENTION)
+            RP_TRY(check_memories(run, step, err));
+        if (has_options(plan, step))
+            RP_TRY(check_options(run, step, err));
+    }
+    return RP_OK;
+}
+
 static bool is_pad(const rp_batch *b, const struct rp_plan_index *x, int32_t token)
 {
     return x->kind == RP_INDEX_POSITION_NONPAD && b->ids[token] == x->parameter;
@@ -117,6 +187,24 @@ static void fill_positions(const struct rp_run *run, const struct rp_plan_index 
     }
 }
 
+/* In a question, positions count on from the header's end in each option. */
+static void fill_option_positions(const struct rp_run *run, int32_t *to)
+{
+    const rp_batch *b = run->batch;
+    for (size_t s = 0; s < b->n_seqs; s++) {
+        const int32_t end = b->markers ? b->mcu[s + 1] : 0;
+        int32_t m = b->markers ? b->mcu[s] : 0, next = 0;
+        const int32_t header = m < end ? b->markers[m] : 0;
+        for (int32_t t = b->cu[s]; t < b->cu[s + 1]; t++) {
+            if (m < end && t - b->cu[s] == b->markers[m]) {
+                next = header;
+                m++;
+            }
+            to[t] = next++;
+        }
+    }
+}
+
 /* The question type of each sequence, checked where it stands in the batch, then for each token. */
 static rp_status fill_qtypes(const struct rp_run *run, const struct rp_plan_index *x, int32_t *to,
                              rp_error *err)
@@ -147,6 +235,8 @@ static rp_status fill_index(struct rp_run *run, size_t i, int32_t *memory, rp_er
     else if (x->kind == RP_INDEX_TYPES)
         for (size_t t = 0; t < n; t++)
             memory[t] = 0;
+    else if (x->kind == RP_INDEX_POSITION && x->parameter == RP_POSITION_IN_OPTION)
+        fill_option_positions(run, memory);
     else if (x->kind == RP_INDEX_QTYPES)
         RP_TRY(fill_qtypes(run, x, memory, err));
     else
@@ -214,9 +304,11 @@ rp_status rp_run_prepare(struct rp_run *run, rp_error *err)
         RP_TRY(check_markers(run->batch, err));
     }
     RP_TRY(check_parents(run, err));
+    RP_TRY(check_what_is_read(run, err));
     for (size_t i = 0; i < run->plan->n_indices; i++)
         RP_TRY(fill_index(run, i, run->index_memory + i * run->plan->bucket.tokens, err));
     fill_blocks(run);
     fill_families(run);
+    rp_run_find_memories(run);
     return RP_OK;
 }

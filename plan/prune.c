@@ -26,10 +26,19 @@
 /* Ops whose row comes from the same row of each input, wherever it is in its sequence.  Rotary
  * positions are none: they would have to know which token a row is. */
 static const bool moves[RP_OP_NODE_COUNT] = {
-    [RP_OP_LAYER_NORM] = true, [RP_OP_GEMM] = true,      [RP_OP_L2_NORM] = true,
-    [RP_OP_ACTIVATION] = true, [RP_OP_ADD] = true,       [RP_OP_CONCAT] = true,
-    [RP_OP_GLU] = true,        [RP_OP_RMS_NORM] = true,  [RP_OP_GATE] = true,
-    [RP_OP_GATED_NORM] = true, [RP_OP_GDN_GATES] = true, [RP_OP_EXPERTS] = true,
+    [RP_OP_LAYER_NORM] = true,
+    [RP_OP_GEMM] = true,
+    [RP_OP_L2_NORM] = true,
+    [RP_OP_ACTIVATION] = true,
+    [RP_OP_ADD] = true,
+    [RP_OP_CONCAT] = true,
+    [RP_OP_GLU] = true,
+    [RP_OP_RMS_NORM] = true,
+    [RP_OP_GATE] = true,
+    [RP_OP_GATED_NORM] = true,
+    [RP_OP_GDN_GATES] = true,
+    [RP_OP_EXPERTS] = true,
+    [RP_OP_CROSS_ATTENTION] = true, /* the memory is the sequence's, whichever of its rows */
 };
 
 enum rp_read rp_node_read(const struct rp_node *node)

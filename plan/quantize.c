@@ -354,6 +354,19 @@ static void find_limits(const struct quantizing *q, size_t *ids, size_t *length)
     }
 }
 
+/* Random ids stand for a text; nothing stands for what the caller would bring along. */
+static rp_status check_random(const struct quantizing *q, rp_error *err)
+{
+    for (size_t s = 0; s < q->plan->n_steps; s++) {
+        const struct rp_step *step = &q->plan->steps[s];
+        if (step->op == RP_OP_INPUT || step->op == RP_OP_CROSS_ATTENTION)
+            return rp_fail(err, RP_ERR_INVALID,
+                           "op %zu (%s): calibration needs batches with %s, and was given none",
+                           step->node, step->name, step->op == RP_OP_INPUT ? "input" : "memories");
+    }
+    return RP_OK;
+}
+
 static rp_status run_random(struct quantizing *q, rp_error *err)
 {
     int32_t ids[CALIBRATION_SEQS * CALIBRATION_LENGTH], cu[CALIBRATION_SEQS + 1];
@@ -377,8 +390,10 @@ static rp_status calibrate(struct quantizing *q, rp_error *err)
     if (q->options->no_smoothing || q->options->factors)
         return RP_OK;
     RP_TRY(make_cubes(q, err));
-    if (q->options->n_batches == 0)
+    if (q->options->n_batches == 0) {
+        RP_TRY(check_random(q, err));
         return run_random(q, err);
+    }
     for (size_t b = 0; b < q->options->n_batches; b++)
         RP_TRY(run_batch(q, &q->options->batches[b], err));
     return RP_OK;

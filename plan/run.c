@@ -175,6 +175,8 @@ static void phase_tasks(struct rp_run *run, size_t s, size_t workers)
         phase.n_tasks = run->n_roots * step->p.gdn.n_key_heads *
                         ceil_div(rp_gdn_columns(&step->p.gdn), phase.columns);
     }
+    if (step->op == RP_OP_CROSS_ATTENTION)
+        rp_phase_cross(step, run, workers, &phase);
     run->phases[run->n_phases++] = phase;
 }
 
@@ -335,6 +337,19 @@ static void profile_gdn(const struct rp_phase *phase, const struct rp_frame *fra
                     rows);
 }
 
+/* Cross attention of some rows: them with their results, and a head's keys and values. */
+static void profile_cross(const struct rp_phase *phase, const struct rp_frame *frame, size_t t)
+{
+    const struct rp_run *run = frame->run;
+    const struct rp_step *step = &run->plan->steps[phase->first];
+    const struct rp_cross_part part = rp_step_cross_part(step, run, t, phase);
+    const uint64_t rows = part.r0 < part.r1 ? part.r1 - part.r0 : 0, keys = part.memory->rows;
+    const size_t heads = step->p.cross.n_kv_heads, width = step->width / heads;
+    const uint64_t floats = rows ? 2 * (rows * width + keys * step->p.cross.head_dim) : 0;
+    rp_profile_task(run->profile, frame->worker, phase->first,
+                    step->flops_per_row / heads * rows * keys, floats * sizeof(float), rows);
+}
+
 /* A task of a step that does not work by row. */
 static void run_task(const struct rp_phase *phase, const struct rp_frame *frame, size_t t)
 {
@@ -356,6 +371,10 @@ static void run_task(const struct rp_phase *phase, const struct rp_frame *frame,
     }
     if (step->op == RP_OP_GDN) {
         profile_gdn(phase, frame, t);
+        return;
+    }
+    if (step->op == RP_OP_CROSS_ATTENTION) {
+        profile_cross(phase, frame, t);
         return;
     }
     size_t read = 1;

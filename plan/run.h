@@ -22,6 +22,8 @@ struct rp_phase {
     size_t panel_group; /* column panels of a task, for a product alone; 0: all of them */
     size_t conv_rows;   /* rows of a task of a convolution */
     size_t columns;     /* of a key head's values that a task of a gated delta net takes */
+    size_t cross_rows;  /* most rows of a task of cross attention, */
+    size_t cross_parts; /* and how many tasks a head of the memory with the most rows has */
 };
 
 struct rp_run {
@@ -38,7 +40,9 @@ struct rp_run {
     size_t n_blocks;
     int32_t *roots; /* sequences without a parent, in order */
     size_t n_roots;
-    int32_t *next;           /* of a root its first child, of a child the next one; -1 for none */
+    int32_t *next;     /* of a root its first child, of a child the next one; -1 for none */
+    int32_t *memories; /* n_memories + 1: where sequences begin that read one memory together */
+    size_t n_memories;
     struct rp_phase *phases; /* one per step at the most */
     size_t n_phases;
     struct rp_counter *counters; /* one per phase */
@@ -123,6 +127,28 @@ void rp_step_rows_joined(const struct rp_step *step, const struct rp_frame *fram
 /* plan/experts.c: rows [r0, r1) of a mixture of experts. */
 void rp_step_experts(const struct rp_step *step, const struct rp_frame *frame, size_t r0,
                      size_t r1);
+
+/* plan/cross.c: a task of cross attention, rows [r0, r1) of the step, which read one memory, with a
+ * head of its keys. */
+struct rp_cross_part {
+    const rp_memory *memory;
+    size_t kv_head, r0, r1; /* r0 >= r1: none are left */
+};
+
+struct rp_cross_part rp_step_cross_part(const struct rp_step *step, const struct rp_run *run,
+                                        size_t t, const struct rp_phase *phase);
+void rp_step_cross(const struct rp_step *step, const struct rp_frame *frame, size_t t,
+                   const struct rp_phase *phase);
+
+/* Fills in the tasks of a phase of cross attention. */
+void rp_phase_cross(const struct rp_step *step, const struct rp_run *run, size_t workers,
+                    struct rp_phase *phase);
+
+/* Pairs of a row of the step and a row of its memory. */
+uint64_t rp_step_cross_pairs(const struct rp_step *step, const rp_batch *batch);
+
+/* Finds the memories that sequences one after the other share. */
+void rp_run_find_memories(struct rp_run *run);
 
 /* Task t of a step that does not work by row; phase: its own. */
 void rp_step_task(const struct rp_step *step, const struct rp_frame *frame, size_t t,

@@ -243,7 +243,7 @@ static rp_status buffer_bytes(const rp_plan *plan, size_t workers, size_t bytes[
                         [SCRATCH] = {plan->scratch_bytes, workers},
                         [INDEX] = {plan->bucket.tokens * plan->n_indices, sizeof(int32_t)},
                         [BLOCKS] = {rp_run_max_blocks(plan), sizeof(struct rp_query_block)},
-                        [FAMILIES] = {2 * plan->bucket.seqs, sizeof(int32_t)},
+                        [FAMILIES] = {3 * plan->bucket.seqs + 1, sizeof(int32_t)},
                         [PHASES] = {plan->n_steps, sizeof(struct rp_phase)},
                         [COUNTERS] = {plan->n_steps, sizeof(struct rp_counter)},
                         [WANTED] = {plan->n_steps, sizeof(bool)}};
@@ -383,9 +383,8 @@ static rp_status check_batch(const rp_batch *b, rp_error *err)
                        b->struct_size, sizeof *b);
     if (b->n_seqs == 0 || !b->cu)
         return rp_fail(err, RP_ERR_INVALID, "the batch has no sequences");
-    if (b->cu[b->n_seqs] < 0 || (b->cu[b->n_seqs] > 0 && !b->ids))
-        return rp_fail(err, RP_ERR_INVALID, "the batch has %d tokens and %s", b->cu[b->n_seqs],
-                       b->ids ? "ids" : "no ids");
+    if (b->cu[b->n_seqs] < 0)
+        return rp_fail(err, RP_ERR_INVALID, "the batch has %d tokens", b->cu[b->n_seqs]);
     if (b->markers && (!b->mcu || b->mcu[b->n_seqs] < 0))
         return rp_fail(err, RP_ERR_INVALID, "the batch has markers but no mcu that counts them");
     return RP_OK;
@@ -439,6 +438,7 @@ static rp_status run(rp_session *s, const rp_batch *batch, const rp_observer *ob
                              .blocks = s->buffers[BLOCKS].p,
                              .roots = s->buffers[FAMILIES].p,
                              .next = (int32_t *)s->buffers[FAMILIES].p + plan->bucket.seqs,
+                             .memories = (int32_t *)s->buffers[FAMILIES].p + 2 * plan->bucket.seqs,
                              .phases = s->buffers[PHASES].p,
                              .counters = s->buffers[COUNTERS].p,
                              .wanted = s->buffers[WANTED].p,

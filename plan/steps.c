@@ -1,6 +1,8 @@
 /* Running a step: one switch and one call of a kernel. */
 #include "plan/run.h"
 
+#include "ops/rope.h"
+
 #include <assert.h>
 #include <string.h>
 
@@ -110,13 +112,6 @@ static void multiply(const struct rp_step *step, const struct rp_frame *f, float
     rp_step_multiply(step, f, &product, r0, r1, p0, p1);
 }
 
-static void add_types(const struct rp_step *step, const struct rp_frame *f, const float *x,
-                      float *y, size_t r0, size_t r1)
-{
-    const struct rp_ops_table table = table_of(step, f, 0, r0);
-    f->run->plan->ops->add_table(&table, x, step->width, step->width, y, step->width, r1 - r0);
-}
-
 static void concat(const struct rp_step *step, const struct rp_frame *f, float *y, size_t rows,
                    size_t r0)
 {
@@ -154,6 +149,38 @@ static bool find_token(const rp_batch *batch, enum rp_read read, size_t row, siz
     else if (read == RP_READ_MARKED)
         *token += (size_t)batch->markers[row];
     return first < end;
+}
+
+static void add_types(const struct rp_step *step, const struct rp_frame *f, const float *x,
+                      float *y, size_t r0, size_t r1)
+{
+    const struct rp_ops_table table = table_of(step, f, 0, r0);
+    f->run->plan->ops->add_table(&table, x, step->width, step->width, y, step->width, r1 - r0);
+}
+
+/* Rows of markers have the type of the token that they point to. */
+static void add_types_to_markers(const struct rp_step *step, const struct rp_frame *f,
+                                 const float *x, float *y, size_t r0, size_t r1)
+{
+    const size_t width = step->width;
+    for (size_t r = r0, token; r < r1; r++, x += width, y += width) {
+        (void)find_token(f->run->batch, RP_READ_MARKED, r, &token); /* a marker has one */
+        const struct rp_ops_table table = table_of(step, f, 0, token);
+        f->run->plan->ops->add_table(&table, x, width, width, y, width, 1);
+    }
+}
+
+static void ordinal_features(const struct rp_step *step, const struct rp_frame *f, float *y,
+                             size_t r0, size_t r1)
+{
+    const rp_batch *b = f->run->batch;
+    for (size_t r = r0; r < r1; r++, y += RP_ORDINAL_FEATURES) {
+        const size_t seq = rp_range_of(b->mcu, b->n_seqs, r), first = (size_t)b->mcu[seq];
+        if ((b->qtypes ? b->qtypes[seq] : 0) == step->p.qtype)
+            rp_rope_ordinal(r - first, (size_t)b->mcu[seq + 1] - first, y);
+        else
+            memset(y, 0, RP_ORDINAL_FEATURES * sizeof *y);
+    }
 }
 
 static void gather(const struct rp_step *step, const struct rp_frame *f, float *y, size_t r0,
@@ -204,7 +231,12 @@ void rp_step_rows(const struct rp_step *step, const struct rp_frame *f, size_t r
     case RP_OP_GLU: ops->glu(step->p.activation, x, 2 * w, w, y, w, rows); return;
     case RP_OP_CONCAT: concat(step, f, y, rows, r0); return;
     case RP_OP_GATHER: gather(step, f, y, r0, r1); return;
-    case RP_OP_ADD_TYPES: add_types(step, f, x, y, r0, r1); return;
+    case RP_OP_ADD_TYPES:
+        if (step->rows == RP_ROWS_MARKERS)
+            add_types_to_markers(step, f, x, y, r0, r1);
+        else
+            add_types(step, f, x, y, r0, r1);
+        return;
     case RP_OP_RMS_NORM: ops->rms_norm(&step->p.rms_norm, x, w, w, y, w, rows); return;
     case RP_OP_GATE:
         ops->gate(step->p.gate.activation, gate_rows(step, f, r0), width_of(f, step->in[1]),
@@ -218,8 +250,17 @@ void rp_step_rows(const struct rp_step *step, const struct rp_frame *f, size_t r
         ops->gdn_gates(&step->p.gdn_gates, x, width_of(f, step->in[0]), y, w, rows);
         return;
     case RP_OP_EXPERTS: rp_step_experts(step, f, r0, r1); return;
+    case RP_OP_INPUT: memcpy(y, f->run->batch->input + r0 * w, rows * w * sizeof *y); return;
+    case RP_OP_ORDINAL_FEATURES: ordinal_features(step, f, y, r0, r1); return;
     default: assert(0 && "a step that does not work by row"); return;
     }
+}
+
+/* The markers of a sequence; NULL when the batch has none. */
+static const int32_t *markers_of(const rp_batch *batch, size_t seq, size_t *n)
+{
+    *n = batch->markers ? (size_t)(batch->mcu[seq + 1] - batch->mcu[seq]) : 0;
+    return batch->markers ? batch->markers + batch->mcu[seq] : NULL;
 }
 
 static struct rp_attention_args attention_args(const struct rp_step *step, const struct rp_frame *f,
@@ -227,6 +268,8 @@ static struct rp_attention_args attention_args(const struct rp_step *step, const
 {
     const rp_batch *batch = f->run->batch;
     const int32_t parent = rp_batch_parent(batch, seq);
+    size_t n_markers;
+    const int32_t *const markers = markers_of(batch, seq, &n_markers);
     return (struct rp_attention_args){
         .qkv = rp_frame_row(f, step->in[0], 0),
         .ld = width_of(f, step->in[0]),
@@ -242,6 +285,9 @@ static struct rp_attention_args attention_args(const struct rp_step *step, const
         .n_prefix = rp_batch_rows_before(batch, seq),
         .rel = step->p.attention.rel,
         .rel_span = step->p.attention.rel_span,
+        .options = step->p.attention.options,
+        .markers = markers,
+        .n_markers = n_markers,
     };
 }
 
@@ -295,6 +341,11 @@ uint64_t rp_step_pairs(const struct rp_step *step, const rp_batch *batch, size_t
 {
     const size_t before = rp_batch_rows_before(batch, seq);
     const size_t len = before + (size_t)(batch->cu[seq + 1] - batch->cu[seq]);
+    if (step->p.attention.options) {
+        size_t n;
+        const int32_t *const markers = markers_of(batch, seq, &n);
+        return rp_attention_option_pairs(markers, n, len, q0, q1);
+    }
     return rp_attention_pairs(len, step->p.attention.window, step->p.attention.causal, before + q0,
                               before + q1);
 }
@@ -316,8 +367,24 @@ uint64_t rp_step_keys(const struct rp_step *step, const rp_batch *batch, size_t 
 {
     const size_t before = rp_batch_rows_before(batch, seq);
     const size_t len = before + (size_t)(batch->cu[seq + 1] - batch->cu[seq]);
+    if (step->p.attention.options) {
+        size_t n;
+        const int32_t *const markers = markers_of(batch, seq, &n);
+        return rp_attention_option_keys(markers, n, len, q0, q1);
+    }
     return rp_attention_keys(len, step->p.attention.window, step->p.attention.causal, before + q0,
                              before + q1);
+}
+
+/* Of rows of different options: what they all see once, and what each sees beside that. */
+static uint64_t read_option_keys(const struct rp_step *step, const rp_batch *batch, size_t seq,
+                                 size_t rows)
+{
+    const size_t len = (size_t)(batch->cu[seq + 1] - batch->cu[seq]);
+    size_t n;
+    const int32_t *const markers = markers_of(batch, seq, &n);
+    const uint64_t shared = rp_attention_group(markers, n, len, 0).keys;
+    return len && rows ? rp_step_read_pairs(step, batch, seq) - (rows - 1) * shared : 0;
 }
 
 /* Those of a window are packed for each row, all others once. */
@@ -329,6 +396,8 @@ uint64_t rp_step_read_keys(const struct rp_step *step, const rp_batch *batch, si
     if (step->p.attention.window)
         return rp_step_read_pairs(step, batch, seq);
     rp_step_read_rows(step, batch, seq, &first, &end);
+    if (step->p.attention.options)
+        return read_option_keys(step, batch, seq, end - first);
     for (size_t r = first, token; r < end; r++) {
         if (!find_token(batch, step->read, r, &token))
             continue;
@@ -397,6 +466,7 @@ void rp_step_task(const struct rp_step *step, const struct rp_frame *f, size_t t
     case RP_OP_ACT_FEATURES: act_features(step, f, t); return;
     case RP_OP_CONV: convolve(step, f, t, phase->conv_rows); return;
     case RP_OP_GDN: rp_step_gdn(step, f, t, phase->columns); return;
+    case RP_OP_CROSS_ATTENTION: rp_step_cross(step, f, t, phase); return;
     default: assert(0 && "a step that works by row"); return;
     }
 }

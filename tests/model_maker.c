@@ -218,6 +218,17 @@ static void write_header(const struct maker_dir *dir, const char *file, json_t *
     json_decref(header);
 }
 
+void maker_write_tensors(const struct maker_dir *dir, const char *name,
+                         struct maker_tensor *tensors, size_t n, enum maker_dtype dtype)
+{
+    json_t *header = json_object();
+    unsigned char *data = NULL;
+    size_t n_data = 0;
+    for (size_t i = 0; i < n; i++)
+        add_entry(header, &data, &n_data, tensors[i].name, &tensors[i], dtype);
+    write_header(dir, name, header, data, n_data);
+}
+
 /* ---- models -----------------------------------------------------------------------------------
  */
 

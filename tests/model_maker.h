@@ -46,6 +46,10 @@ struct maker_tensor {
 
 enum maker_dtype { MAKER_F32, MAKER_F16, MAKER_BF16 };
 
+/* All of them in one file; values are rounded to dtype in memory too. */
+void maker_write_tensors(const struct maker_dir *dir, const char *name,
+                         struct maker_tensor *tensors, size_t n, enum maker_dtype dtype);
+
 /* ---- models -----------------------------------------------------------------------------------
  */
 

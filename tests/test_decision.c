@@ -538,7 +538,7 @@ static void complaints_name_the_op(void **state)
     refuses(&s, RP_ERR_INVALID, "op 8 (t): there is no weight 55 for type table");
     scorer_make(&s, false);
     rp_graph_add_types(s.t.graph, "t", rp_graph_pool(s.t.graph, "p", s.x, RP_POOL_CLS), 0);
-    refuses(&s, RP_ERR_SHAPE, "op 9 (t): its input has a row per seqs, expected tokens");
+    refuses(&s, RP_ERR_SHAPE, "op 9 (t): its input has a row per seqs, expected tokens or markers");
     scorer_make(&s, false);
     rp_graph_act_features(s.t.graph, "f", rp_graph_pool(s.t.graph, "p", s.x, RP_POOL_CLS), s.x);
     refuses(&s, RP_ERR_SHAPE, "op 9 (f): logits are tokens x 8, expected markers x 1");

@@ -152,6 +152,12 @@ typedef struct rp_attention {
      * n_kv_heads) of them.  0: n_heads. */
     int32_t n_kv_heads;
     bool causal; /* a row sees itself and the rows before it (with a window: that far back only) */
+    /* The sequence is a question: its header, which is the rows before its first marker, then its
+     * options, each from its marker up to the next one.  A row of the header sees the header and
+     * every marker; a row of an option sees the header, every marker and its own option.  Without
+     * markers all rows are header.  A sequence's markers must ascend (RP_ERR_INVALID, of a run).
+     * Not with window, causal or rel_bias (RP_ERR_UNSUPPORTED), nor with rp_batch.parents. */
+    bool options;
 } rp_attention;
 
 /* tokens x n_heads*head_dim.  qkv is tokens x (n_heads + 2*n_kv_heads)*head_dim: all heads of q,
@@ -174,6 +180,9 @@ typedef struct rp_rope {
      * NULL: from theta. */
     const double *inv_freq;
     double scale; /* of cosines and sines (yarn's attention factor), at most 2^20; 0 = 1 */
+    /* As in rp_attention: positions count on from the header's length in each option, so that the
+     * order of options says nothing. */
+    bool options;
 } rp_rope;
 
 /* As x, which has a row per token.  A plan has the cosines and sines of the positions of its bucket
@@ -205,8 +214,8 @@ RP_API rp_value rp_graph_concat(rp_graph *graph, const char *name, size_t n,
 /* markers x width: the token row that each marker points to. */
 RP_API rp_value rp_graph_gather_markers(rp_graph *graph, const char *name, rp_value x);
 
-/* As x, which has a row per token: to each row the row of the table [types, width of x] that the
- * question type of its sequence picks (rp_batch.qtypes). */
+/* As x, which has a row per token or per marker: to each row the row of the table [types, width of
+ * x] that the question type of its sequence picks (rp_batch.qtypes). */
 RP_API rp_value rp_graph_add_types(rp_graph *graph, const char *name, rp_value x, rp_weight table);
 
 /* seqs x width of first + 4, the input of a decision scorer's act head: the first row of the
@@ -347,6 +356,38 @@ typedef struct rp_gdn {
  * with a parent goes on from the state that the parent's last token leaves. */
 RP_API rp_value rp_graph_gdn(rp_graph *graph, const char *name, rp_value qkv, rp_value gates,
                              const rp_gdn *options);
+
+/* tokens x width: rows that the caller brings along (rp_batch.input), as they are.  All such ops of
+ * a graph have the same rows, and so need the same width (RP_ERR_SHAPE).  Not with
+ * rp_batch.parents.
+ */
+RP_API rp_value rp_graph_input(rp_graph *graph, const char *name, size_t width);
+
+/* Attention of rows to the rows of a memory, keys and values that another graph has made of another
+ * text and that the batch brings along (rp_batch.memories).  Every row of a sequence sees every row
+ * of the sequence's memory. */
+typedef struct rp_cross_attention {
+    int32_t n_heads, head_dim; /* of the queries */
+    int32_t n_kv_heads;        /* as in rp_attention; 0: n_heads */
+    float scale;               /* of the scores; 0 = 1/sqrt(head_dim) */
+    int32_t memory_width;      /* of a row of the memory; the same for all such ops of a graph */
+    /* Where in a row of the memory the first head of keys and the first of values begin; the others
+     * follow. */
+    int32_t key_column, value_column;
+    /* Rows that a memory has at the most: scratch is taken for so many.  One with more is
+     * RP_ERR_LIMIT, of a run. */
+    int32_t max_memory;
+} rp_cross_attention;
+
+/* tokens x n_heads*head_dim, as q is: all heads of the queries.  A memory without rows gives rows
+ * of zeros.  Not with rp_batch.parents. */
+RP_API rp_value rp_graph_cross_attention(rp_graph *graph, const char *name, rp_value q,
+                                         const rp_cross_attention *options);
+
+/* markers x 4: where a marker stands among the k of its sequence, for scales (bad, fair, good).
+ * With x = i / (k - 1) for marker i, 0 where k is 1:  x, x^2, sin(pi x), cos(pi x).  Zeros in
+ * sequences of another question type than qtype (rp_batch.qtypes). */
+RP_API rp_value rp_graph_ordinal_features(rp_graph *graph, const char *name, int32_t qtype);
 
 /* Names a result.  Its row kind and width are said here so that a graph that computes something
  * else is refused.  A graph needs at least one output. */

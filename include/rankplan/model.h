@@ -24,6 +24,8 @@
  *     "pooled"     sequences x hidden: the mean of the body's rows, before the question's type; the
  *                  head is not run for it
  *     "features"   with RP_MODEL_ALL_OUTPUTS (and all of the above): see rp_graph_act_features
+ *
+ * A split encoder (a folder with kime.json) is a decision scorer of several graphs, see rp_part.
  */
 #ifndef RANKPLAN_MODEL_H
 #define RANKPLAN_MODEL_H
@@ -32,6 +34,7 @@
 #include <rankplan/machine.h>
 #include <rankplan/status.h>
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -84,6 +87,7 @@ RP_API RP_CHECKED rp_status rp_model_load(const char *folder, const rp_model_opt
 /* NULL does nothing.  Sessions made with its graph must be gone. */
 RP_API void rp_model_destroy(rp_model *model);
 
+/* Of a split encoder the layers are the state's, and max_length is that of a question. */
 typedef struct rp_model_info {
     size_t struct_size;       /* sizeof(rp_model_info), set by the caller */
     const char *family;       /* "bert", "xlm-roberta", ... (model_type) */
@@ -157,6 +161,53 @@ RP_API RP_CHECKED rp_status rp_model_pair_prompt(const rp_model *model, const rp
 /* For sessions.  Both live as long as the model. */
 RP_API const rp_graph *rp_model_graph(const rp_model *model);
 RP_API rp_weights *rp_model_weights(const rp_model *model);
+
+/* The graphs of a split encoder, which all use rp_model_weights(): a state is read once, and each
+ * question about it reads only what was kept of it.
+ *
+ *     STATE     a state's ids -> "memory" (tokens x memory_width), "pooled" (sequences x hidden)
+ *     MAIN      a question's ids, markers and type, and the memory of its state
+ *               (rp_batch.memories) -> "logits" (markers x 1)
+ *
+ * A question is a header and then options, each beginning at its marker; each option is read by
+ * itself, so that their order says nothing but in questions of type 1 (levels of a score).  A state
+ * made of segments, such as elements of a page of which few change, is run in two steps, of which
+ * the first can be kept:
+ *
+ *     SEGMENT   a segment's ids -> "low" (tokens x hidden); nothing but the segment bears on it
+ *     SEGMENTS  low rows of all segments of the state one after the other (rp_batch.input), in
+ *               type_ids the number of each token's segment, at most max_segments - 1 ->
+ *               "memory", "pooled", as STATE's, but not the numbers that STATE gives
+ *
+ * With RP_MODEL_ALL_OUTPUTS all but SEGMENT also have "last" (tokens x hidden). */
+typedef enum rp_part {
+    RP_PART_MAIN = 0, /* rp_model_graph() */
+    RP_PART_STATE = 1,
+    RP_PART_SEGMENT = 2,
+    RP_PART_SEGMENTS = 3
+} rp_part;
+
+/* NULL where the model has none: of other models there is only the main one.  Lives as long as the
+ * model.  Any thread; does not allocate. */
+RP_API const rp_graph *rp_model_part(const rp_model *model, rp_part part);
+
+/* What kime.json says. */
+typedef struct rp_split_info {
+    size_t struct_size; /* sizeof(rp_split_info), set by the caller */
+    size_t n_state_layers, n_question_layers;
+    size_t n_top_layers; /* of the state's, those that SEGMENTS runs */
+    size_t memory_width; /* floats of a row: 2 x question layers x heads of keys x 64 */
+    size_t max_state_tokens, max_question_tokens;
+    size_t max_segments; /* that have numbers; later ones take the last one's */
+    size_t max_options;  /* of a question */
+    /* The tokens that are put around texts: [CLS_S] state [SEP]; [CLS_Q] header [SEP], then for
+     * each option [OPT] option [SEP], or of a noul [NO] ... [SEP] [YES] ... [SEP]. */
+    int32_t cls_s_id, cls_q_id, sep_id, opt_id, no_id, yes_id;
+} rp_split_info;
+
+/* False, and *out is as it was, where the model is no split encoder.  Any thread; does not
+ * allocate. */
+RP_API bool rp_model_get_split(const rp_model *model, rp_split_info *out);
 
 /* The step of the graph whose result is hidden state `layer` (0 = after the embeddings, n = after
  * layer n-1), or NULL when there is none; for checks against a reference.  In a plan that is not

@@ -109,6 +109,13 @@ RP_API size_t rp_plan_step_inputs(const rp_plan *plan, size_t index, size_t *inp
 /* ---- batches ----------------------------------------------------------------------------------
  */
 
+/* What cross attention reads: rows x memory_width (rp_cross_attention), row-major.  data may be
+ * NULL when there are no rows. */
+typedef struct rp_memory {
+    const float *data;
+    size_t rows;
+} rp_memory;
+
 /* Sequences one after the other, nothing between them.  All arrays are borrowed for the call. */
 typedef struct rp_batch {
     size_t struct_size; /* sizeof(rp_batch) */
@@ -127,12 +134,21 @@ typedef struct rp_batch {
      * is not causal or has a relative bias, or with pooling other than RP_POOL_LAST, cannot take
      * parents. */
     const int32_t *parents;
+    /* n_seqs: what the cross attention of each sequence reads; NULL: none, which a graph with cross
+     * attention refuses.  Of sequences one after the other that name the same data and as many rows
+     * the keys are packed once.  A sequence's result does not depend on who else has its memory. */
+    const rp_memory *memories;
+    /* cu[n_seqs] rows x width of rp_graph_input(), row-major; NULL: none, which a graph with such
+     * an op refuses.  ids may be NULL where no table of the graph is indexed by them (RP_INDEX_IDS,
+     * RP_INDEX_POSITION_NONPAD). */
+    const float *input;
 } rp_batch;
 
 RP_API void rp_batch_init(rp_batch *batch);
 
 /* Whether batches of the graph may have parents: no row of a sequence depends on the rows after it,
- * and a sequence's result is that of its last row.  Any thread; does not allocate. */
+ * nor on what the batch brings along, and a sequence's result is that of its last row.  Any thread;
+ * does not allocate. */
 RP_API bool rp_graph_is_causal(const rp_graph *graph);
 
 /* Floating-point operations of a batch: two for each multiply-add of its products, attention,
@@ -211,7 +227,9 @@ RP_API RP_CHECKED rp_status rp_session_plan(rp_session *session, size_t tokens, 
 
 /* Runs a batch.  Allocates nothing when a batch of that bucket ran (or was reserved) before.
  * RP_ERR_INVALID (cu not ascending, an id outside its table, naming the sequence and token; a
- * parent that cannot be one), RP_ERR_UNSUPPORTED (parents, and an op that cannot take them: named),
+ * parent that cannot be one; no memories or input for an op that needs them, a memory of NULL,
+ * markers of options that do not ascend), RP_ERR_UNSUPPORTED (parents, and an op that cannot take
+ * them: named), RP_ERR_LIMIT (a memory of more rows than its op takes, naming the sequence),
  * RP_ERR_BUCKET (no bucket holds it), RP_ERR_NONFINITE (a NaN or an infinity in an output, naming
  * output and row; outputs can still be read), RP_ERR_STOPPED (by the observer), RP_ERR_DEADLINE,
  * RP_ERR_CANCELLED (see below), and what compiling fails with. */
@@ -242,7 +260,8 @@ typedef struct rp_quantize_options {
     /* Smoothing: columns of the first operand that are large on average are made smaller and the
      * weight's larger by a factor, which costs nothing and makes both easier to round (SmoothQuant,
      * alpha 0.5: https://arxiv.org/abs/2211.10438).  How large they are is found by running
-     * `batches` in FP32; with none, 32 sequences of random ids from a fixed seed. */
+     * `batches` in FP32; with none, 32 sequences of random ids from a fixed seed, which graphs with
+     * input or cross attention cannot be given (RP_ERR_INVALID). */
     const rp_batch *batches;
     size_t n_batches;
     /* Gives the factors of a weight instead (n = its columns, all positive and finite), e.g. from a

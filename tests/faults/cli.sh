@@ -87,6 +87,8 @@ printf '%s\n' 'fonts for Thai' 'web server in C' >"$work/texts"
 cases="$bert/cases.safetensors"
 run plan "$bert" --bucket 16,1 --threads 2
 run digest "$bert" --cases "$cases" --threads 2
+head -n 7 "$tree/tests/data/kime/questions.jsonl" >"$work/questions"
+run score "$tree/tests/data/kime" "$work/questions" --threads 2
 if [ "$step" -eq 1 ]; then
     run info "$bert" --threads 2
     run check "$bert" --threads 2

@@ -211,7 +211,7 @@ static rp_value op_gemm(struct build *b, const char *name, struct shape *s)
 
 /* Tries to find a value that splits into three times some heads; a GEMM makes one otherwise. */
 static rp_value op_attention(struct build *b, const char *name, bool windowed, bool causal,
-                             struct shape *s)
+                             bool of_options, struct shape *s)
 {
     /* The largest that is allowed has a table of 8 MiB a head: too slow for here. */
     static const int32_t distances[] = {-1, 0, 1, 9, 4000, INT32_MAX};
@@ -224,8 +224,9 @@ static rp_value op_attention(struct build *b, const char *name, bool windowed, b
                             .scale = rarely(in, 8) ? epsilon(b) : 0,
                             .rel_bias = -1,
                             .rel_max_distance = 128,
-                            .causal = causal};
-    if (rarely(in, 3)) {
+                            .causal = causal,
+                            .options = of_options};
+    if (rarely(in, of_options ? 16 : 3)) {
         options.rel_bias = weight(b, 4 + 2 * next(in, 16), heads);
         options.rel_max_distance = rarely(in, 6) ? distances[next(in, 6)] : 64;
     }
@@ -240,7 +241,7 @@ static rp_value op_attention(struct build *b, const char *name, bool windowed, b
 }
 
 /* Heads that fit what there is, most of the time. */
-static rp_value op_rope(struct build *b, const char *name, struct shape *s)
+static rp_value op_rope(struct build *b, const char *name, bool of_options, struct shape *s)
 {
     static const double frequencies[MAX_WIDTH] = {1, 0.5, -0.25, 1e-5, NAN, INFINITY, 0};
     static const double thetas[] = {10000, 160000, 1, 1e300, 0.5, -1, NAN, INFINITY};
@@ -255,7 +256,8 @@ static rp_value op_rope(struct build *b, const char *name, struct shape *s)
                            next(in, 2) ? 0 : (int32_t)(next(in, MAX_WIDTH) % (dim + 1)) & ~1,
                        .interleaved = next(in, 2),
                        .theta = thetas[rarely(in, 24) ? next(in, 8) : next(in, 3)],
-                       .scale = rarely(in, 8) ? (double)epsilon(b) : 0};
+                       .scale = rarely(in, 8) ? (double)epsilon(b) : 0,
+                       .options = of_options};
     if (rarely(in, 4)) {
         options.inv_freq = frequencies + (rarely(in, 24) ? 2 : 0);
         if (!options.n_rotated)
@@ -489,9 +491,67 @@ static rp_value op_along(struct build *b, const char *name, struct shape *s)
 {
     switch (next(&b->bytes, 4)) {
     case 0: return op_conv(b, name, s);
-    case 1: return op_attention(b, name, false, true, s);
-    case 2: return op_attention(b, name, true, true, s);
+    case 1: return op_attention(b, name, false, true, false, s);
+    case 2: return op_attention(b, name, true, true, false, s);
     default: return op_gdn(b, name, s);
+    }
+}
+
+/* What batches of the runs below bring along. */
+#define INPUT_WIDTH  ((size_t)24)
+#define MEMORY_WIDTH ((size_t)60)
+#define MEMORY_ROWS  ((size_t)9)
+
+static rp_value op_input(struct build *b, const char *name, struct shape *s)
+{
+    s->width = rarely(&b->bytes, 24) ? next(&b->bytes, 256) : INPUT_WIDTH;
+    return rp_graph_input(b->graph, name, s->width);
+}
+
+/* Heads that fit what there is, most of the time. */
+static rp_value op_cross_attention(struct build *b, const char *name, struct shape *s)
+{
+    struct bytes *in = &b->bytes;
+    const rp_value x = value(b);
+    *s = shape_of(b, x);
+    const size_t heads = s->width % 4 == 0 && next(in, 2)   ? 4
+                         : s->width % 2 == 0 && next(in, 2) ? 2
+                                                            : 1;
+    const size_t kv_heads = heads > 1 && next(in, 2) ? heads / 2 : heads, dim = s->width / heads;
+    const size_t columns = kv_heads * dim,
+                 left = columns < MEMORY_WIDTH ? MEMORY_WIDTH - columns : 0;
+    rp_cross_attention options = {.n_heads = (int32_t)heads,
+                                  .head_dim = (int32_t)dim,
+                                  .n_kv_heads = (int32_t)kv_heads,
+                                  .scale = rarely(in, 8) ? epsilon(b) : 0,
+                                  .memory_width = (int32_t)MEMORY_WIDTH,
+                                  .key_column = (int32_t)next(in, (unsigned)left + 1),
+                                  .value_column = (int32_t)next(in, (unsigned)left + 1),
+                                  .max_memory = (int32_t)MEMORY_ROWS};
+    if (rarely(in, 32))
+        options.n_heads = (int32_t)next(in, 256) << 23;
+    if (rarely(in, 32))
+        options.n_kv_heads = (int32_t)next(in, 256) << 23;
+    if (rarely(in, 32))
+        options.value_column = (int32_t)next(in, 256) << 23;
+    if (rarely(in, 32))
+        options.memory_width = (int32_t)next(in, 256) << 23;
+    if (rarely(in, 32))
+        options.max_memory = (int32_t)next(in, 256) << 23;
+    return rp_graph_cross_attention(b->graph, name, x, &options);
+}
+
+/* What split encoders are made of. */
+static rp_value op_split(struct build *b, const char *name, struct shape *s)
+{
+    switch (next(&b->bytes, 5)) {
+    case 0: return op_input(b, name, s);
+    case 1: return op_cross_attention(b, name, s);
+    case 2: return op_attention(b, name, false, false, true, s);
+    case 3: return op_rope(b, name, true, s);
+    default:
+        *s = (struct shape){RP_ROWS_MARKERS, 4};
+        return rp_graph_ordinal_features(b->graph, name, (int32_t)next(&b->bytes, 4) - 1);
     }
 }
 
@@ -507,7 +567,8 @@ static void add_op(struct build *b)
     /* The last sixteen of a byte's values are the ops that came later: the corpus keeps its
      * meaning. */
     const unsigned byte = b->n_values == 0 && !rarely(&b->bytes, 32) ? 6 : next(&b->bytes, 256);
-    const unsigned op = byte == 250   ? 20
+    const unsigned op = byte == 249   ? 22
+                        : byte == 250 ? 20
                         : byte == 251 ? 21
                         : byte < 240  ? byte % 12
                         : byte < 252  ? 12 + byte % 3
@@ -520,15 +581,17 @@ static void add_op(struct build *b)
     else if (op == 7)
         v = op_concat(b, name, &s);
     else if (op <= 9 || op == 14)
-        v = op_attention(b, name, op == 14, false, &s);
+        v = op_attention(b, name, op == 14, false, false, &s);
     else if (op == 12)
         v = op_glu(b, name, &s);
     else if (op == 13)
-        v = op_rope(b, name, &s);
+        v = op_rope(b, name, false, &s);
     else if (op == 20)
         v = op_by_row(b, name, &s);
     else if (op == 21)
         v = op_along(b, name, &s);
+    else if (op == 22)
+        v = op_split(b, name, &s);
     else if (op >= 15)
         v = op_decision(b, name, op == 16, &s);
     else
@@ -734,12 +797,36 @@ static void check_family(const struct build *b, int32_t prefix, int32_t own)
     free_result(&cut);
 }
 
+/* Every other sequence is a question of a header and two options, where it is long enough. */
+static void mark_options(rp_batch *batch, int32_t *markers, int32_t *mcu)
+{
+    for (size_t s = 0; s < batch->n_seqs; s++) {
+        const int32_t len = batch->cu[s + 1] - batch->cu[s];
+        mcu[s + 1] = mcu[s];
+        for (int32_t at = len > 2; s % 2 == 0 && at < len && mcu[s + 1] - mcu[s] < 2; at++)
+            markers[mcu[s + 1]++] = at;
+    }
+}
+
+static void check_same(const struct build *b, const rp_batch *batch, bool no_fuse, bool poison,
+                       bool no_prune, const struct result *plain)
+{
+    struct result other;
+    run(b, batch, no_fuse, poison, no_prune, &other);
+    FUZZ_CHECK(other.status == plain->status);
+    for (size_t k = 0; k < b->n_outputs && plain->status == RP_OK; k++)
+        FUZZ_CHECK(other.n[k] == plain->n[k] &&
+                   memcmp(other.outputs[k], plain->outputs[k], plain->n[k] * sizeof(float)) == 0);
+    free_result(&other);
+}
+
 static void check_runs(struct build *b)
 {
     int32_t ids[64], types[64], markers[16], cu[6] = {0}, mcu[6] = {0}, qtypes[6] = {0};
     struct bytes *in = &b->bytes;
     rp_batch batch;
-    struct result plain, other;
+    rp_memory memories[6];
+    struct result plain;
     rp_batch_init(&batch);
     /* The bytes are mostly used up by now: what is left of them, then the same batch for all. */
     batch.n_seqs = 1 + (size_t)next(in, 4);
@@ -758,19 +845,22 @@ static void check_runs(struct build *b)
     batch.markers = markers;
     batch.mcu = mcu;
     batch.qtypes = next(in, 2) ? qtypes : NULL;
+    for (size_t s = 0; s < batch.n_seqs; s++)
+        memories[s] =
+            (rp_memory){s % 3 == 2 ? NULL : numbers + s / 2, s % 3 == 2 ? 0 : MEMORY_ROWS};
+    batch.memories = memories;
+    batch.input = numbers;
     if (rarely(in, 8))
         ids[0] = (int32_t)next(in, 256) - 128;
     if (rarely(in, 4))
         qtypes[batch.n_seqs - 1] = (int32_t)next(in, 8) - 1;
     run(b, &batch, false, false, false, &plain);
-    for (int i = 1; i < 8; i++) {
-        run(b, &batch, i & 1, i & 2, i & 4, &other);
-        FUZZ_CHECK(other.status == plain.status);
-        for (size_t k = 0; k < b->n_outputs && plain.status == RP_OK; k++)
-            FUZZ_CHECK(other.n[k] == plain.n[k] &&
-                       memcmp(other.outputs[k], plain.outputs[k], plain.n[k] * sizeof(float)) == 0);
-        free_result(&other);
-    }
+    for (int i = 1; i < 8; i++)
+        check_same(b, &batch, i & 1, i & 2, i & 4, &plain);
+    free_result(&plain);
+    mark_options(&batch, markers, mcu);
+    run(b, &batch, false, true, false, &plain);
+    check_same(b, &batch, true, true, true, &plain);
     free_result(&plain);
 }
 

@@ -903,8 +903,8 @@ static void options_begin_at_one_position(void **state)
 /* ---- a whole question tower ---------------------------------------------------------------------
  */
 
-#define HEADS    4
-#define KV_HEADS 2
+#define HEADS    2
+#define KV_HEADS 1
 #define DIM      16
 #define TOWER    ((size_t)(HEADS * DIM))
 #define FFN      ((size_t)48)
@@ -1139,8 +1139,8 @@ static void plans_leave_out_what_nothing_reads(void **state)
     rp_session *session = open_session(&m, NULL, RP_ISA_DEFAULT);
     assert_int_equal(rp_session_plan(session, 361, QUESTIONS, 34, &plan, NULL), RP_OK);
     assert_true(rp_plan_text(plan, text, sizeof text) < sizeof text);
-    assert_non_null(strstr(text, "kv_heads=2 memory=64x128 tokens=marked"));
-    assert_non_null(strstr(text, "kv_heads=2 memory=64x128 tokens=first"));
+    assert_non_null(strstr(text, "kv_heads=1 memory=64x64 tokens=marked"));
+    assert_non_null(strstr(text, "kv_heads=1 memory=64x64 tokens=first"));
     assert_non_null(strstr(text, " options queries=marked"));
     assert_non_null(strstr(text, " qtype=2"));
     size_t with = 0;
@@ -1150,9 +1150,9 @@ static void plans_leave_out_what_nothing_reads(void **state)
     rp_session_destroy(session);
     assert_true(rp_graph_text(m.graph, m.weights, text, sizeof text) < sizeof text);
     assert_non_null(strstr(text, "cross_attention \"cross.core\""));
-    assert_non_null(strstr(text, "heads=4x16 scale=0 kv_heads=2 memory=64x128 k=64 v=96"));
+    assert_non_null(strstr(text, "heads=2x16 scale=0 kv_heads=1 memory=64x64 k=32 v=48"));
     assert_non_null(strstr(text, "theta=10000 options"));
-    assert_non_null(strstr(text, "heads=4x16 scale=0 options"));
+    assert_non_null(strstr(text, "heads=2x16 scale=0 options"));
     assert_non_null(strstr(text, "ordinal_features \"places\" qtype=2"));
     assert_false(rp_graph_is_causal(m.graph));
     unmake(&m);

@@ -45,8 +45,10 @@ RP_V16_FN v16i qgemm_dot(v16i acc, qgemm_element x, qgemm_lines line)
     return (v16i){accumulate(acc.lo, lo), accumulate(acc.hi, hi)};
 }
 
-/* Results of two lines that fit add up in i16, and share what follows. */
+/* Results of two lines that fit add up in i16, and share what follows.  One or two rows wait for
+ * memory, and are better off with lines as they lie. */
 #define RP_QGEMM_TWOS(h) ((h) >= 3)
+_Static_assert(RP_QGEMM_WIDTH(3) == 1, "panels have an order each");
 RP_V16_FN v16i qgemm_dot_two(v16i acc, qgemm_element x, v16i line, qgemm_element y, v16i other)
 {
     const __m256i ones = _mm256_set1_epi16(1);

@@ -19,13 +19,13 @@
  *               w[l*4] .. w[l*4+3]          (what vpdpbusd, tdpbusd and usdot read)
  *               16 x f32 column_scale
  *               16 x i32 colsum
- *               u16 n_twos, u16 lines[k_padded/4], padded to whole lines of 64 bytes
+ *               u16 n_joined, u16 lines[k_padded/4], padded to whole lines of 64 bytes
  *     k_padded is k rounded up to 64; columns past n and lines past k are zeros.
  *
- * `lines` are the numbers of all lines in an order in which two by two, for the first n_twos of
- * them, they fit together: in each column, bytes 0 and 1 of both lines stay within 128 to either
- * side, and so do bytes 2 and 3.  On those two results of vpmaddubsw are added in i16 before they
- * are widened, which spares a quarter of the multiplications and moves no bit.
+ * `lines` are all lines, by four times their number, in an order in which the first n_joined of
+ * them fit together two by two: in each column, bytes 0 and 1 of both stay within 128 to either
+ * side, and so do bytes 2 and 3.  Of those two results of vpmaddubsw can be added in i16 before
+ * they are widened, which spares a quarter of the multiplications and moves no bit.
  *
  * A row of Q is k_padded bytes (those past k are never multiplied by anything but 0, but are
  * initialised) and then a line of 64 bytes that begins with
@@ -130,8 +130,8 @@ const struct rp_qgemm_kernel *rp_qgemm_select(uint32_t isa);
 bool rp_qgemm_packed_bytes(size_t n, size_t k, size_t *out);
 
 /* Packs rows [0, n_rows) (1..16) of w[., k], leading dimension ldw, into one panel, pair-bounded.
- * smooth: k factors that columns are multiplied by, or NULL.  A row with a NaN or an infinity gets
- * a scale of NaN, so that nothing made of it looks like a number. */
+ * smooth: k factors that columns are multiplied by, or NULL.  A row with a NaN or an infinity, or a
+ * pair whose sum is one, gets a scale of NaN, so that nothing made of it looks like a number. */
 void rp_qgemm_pack_panel(void *panel, const float *w, size_t ldw, size_t n_rows, size_t k,
                          const float *smooth);
 

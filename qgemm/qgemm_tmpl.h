@@ -18,7 +18,8 @@
  *     qgemm_broadcast(q)    loads them
  *     qgemm_dot(acc, e, l)  adds each column's products
  *     qgemm_hide(&e)        has the compiler forget what e is, at no cost
- *     RP_QGEMM_TWOS(h)      whether tiles of h rows take lines two by two, in the panel's order
+ *     RP_QGEMM_TWOS(h)      whether tiles of h rows, then of one panel, take lines two by two, in
+ *                           the panel's order
  *     qgemm_dot_two(acc, e, l, e2, l2)  adds the products of two lines that fit (qgemm.h)
  *
  * The loops, from the outside in:
@@ -196,8 +197,23 @@ typedef void tile_fn(const struct tile *t, const uint8_t *q, const uint8_t *b, f
 #define ONE_ROW(i, unused)                                                                         \
     if (i < h)                                                                                     \
         acc[i][0] = qgemm_dot(acc[i][0], qgemm_broadcast(at[i] + x), lines);
+#define ONE(n)                                                                                     \
+    {                                                                                              \
+        const size_t x = line[n];                                                                  \
+        const qgemm_lines lines = LINES_AT(x);                                                     \
+        EACH_ROW(ONE_ROW, 0)                                                                       \
+    }
+/* As all lines are, those that are joined are whole fours, and so are the others. */
+#define ONES(fetch)                                                                                \
+    for (; line < end; line += UNROLL) {                                                           \
+        fetch next += next_step;                                                                   \
+        ONE(0)                                                                                     \
+        ONE(1)                                                                                     \
+        ONE(2)                                                                                     \
+        ONE(3)                                                                                     \
+    }
 
-/* All lines of one panel, in its order. */
+/* All lines of one panel, in its order.  Panels side by side each have their own. */
 static inline __attribute__((always_inline)) void add_twos(const unsigned h, const struct tile *t,
                                                            const uint8_t *q, const uint8_t *b,
                                                            v16i (*acc)[WIDTH_MAX])
@@ -212,13 +228,10 @@ static inline __attribute__((always_inline)) void add_twos(const unsigned h, con
     EACH_ROW(TWO_START, 0)
     if (t->dense) {
         TWOS(FETCH_ALL)
+        ONES(FETCH_ALL)
     } else {
         TWOS(FETCH_ONE)
-    }
-    for (; line < end; line++) {
-        const size_t x = line[0];
-        const qgemm_lines lines = LINES_AT(x);
-        EACH_ROW(ONE_ROW, 0)
+        ONES(FETCH_ONE)
     }
 }
 #endif

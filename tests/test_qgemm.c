@@ -130,7 +130,8 @@ enum operands {
     OP_ZERO_Q,   /* q = 0: what takes 128 off each has its worst case here */
     OP_ZERO_W,   /* w = 0 */
     OP_NEGATIVE, /* q = 0 or 255, pairs at the bound and negative */
-    OP_TWOS,     /* q = 255, lines at the bound that fit only those four further or four back */
+    OP_TWOS,     /* q = 255 or less, half of the lines heavy, and two by two at the bound */
+    OP_LIGHT,    /* any q, weights so small that all lines fit */
     N_OPERANDS
 };
 
@@ -153,6 +154,9 @@ static void random_pair(int *out, enum operands op)
     if (op == OP_ZERO_W)
         return;
     random_magnitudes(out, op == OP_RANDOM);
+    if (op == OP_LIGHT)
+        for (size_t j = 0; j < 2; j++)
+            out[j] = (int)random_below(33);
     if (op == OP_TURNS) {
         out[0] = 127;
         out[1] = -127;
@@ -166,8 +170,8 @@ static void random_pair(int *out, enum operands op)
             out[j] = -out[j];
 }
 
-/* The pair at i for OP_TWOS, or of line 0 what the pair of line 4 is to be: by lines, 100 and 28 to
- * the one side and as much to the other. */
+/* The pair at i for OP_TWOS: four lines with sums of 100 and -100 by turns, then four with 28 and
+ * -28. */
 static void pair_of_twos(int *out, size_t i)
 {
     const bool heavy = i / 16 % 2 == 0, down = i / 2 % 2;
@@ -194,8 +198,8 @@ static void random_weights(int8_t *w, size_t k, enum operands op)
 static uint8_t random_q(enum operands op)
 {
     switch (op) {
-    case OP_WORST:
-    case OP_TWOS: return 255;
+    case OP_WORST: return 255;
+    case OP_TWOS: return random_below(3) ? 255 : (uint8_t)random_below(256);
     case OP_TURNS:
     case OP_ONE_HOT:
     case OP_ZERO_Q: return 0;

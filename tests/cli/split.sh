@@ -142,6 +142,12 @@ mkdir "$work/large" && cp "$kime/model.safetensors" "$work/large"
 sed 's/"max_tokens": 2048/"max_tokens": 1048576/' "$kime/kime.json" >"$work/large/kime.json"
 expect 0 "$rankplan" score "$work/large" "$kime/questions.jsonl"
 cmp -s "$work/out" "$work/scores" || complain "max_tokens changes answers"
+# Not even address space, where a process can do with little of it: 536 bytes a row would be 536 MiB.
+little() { (ulimit -v 400000 && exec "$rankplan" "$@"); }
+if little info "$work/large" --threads 1 >"$work/out" 2>&1; then
+    expect 0 little score "$work/large" "$kime/questions.jsonl" --threads 1
+    cmp -s "$work/out" "$work/scores" || complain "other answers in little memory"
+fi
 sed 's/"max_tokens": 2048/"max_tokens": 1048577/' "$kime/kime.json" >"$work/large/kime.json"
 expect 3 "$rankplan" score "$work/large" "$kime/questions.jsonl"
 says err 'state_tower: key "max_tokens" is 1048577, outside 1 to 1048576'

@@ -555,7 +555,7 @@ static rp_status fail_wrong(const struct rp_build *build, size_t n, const struct
                             rp_error *err)
 {
     char told[RP_ERROR_MESSAGE_BYTES];
-    struct rp_text text = {.buffer = told, .size = sizeof told};
+    struct rp_text text = rp_text_init(told, sizeof told);
     size_t worst = 0;
     while (kinds[worst].list->n == 0)
         worst++;

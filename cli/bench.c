@@ -183,7 +183,8 @@ static int bench_model(struct cli *cli, struct shape *s)
     const bool split = rp_model_part(model.model, RP_PART_STATE) != NULL;
     if (split)
         cli_note(cli, "of a split encoder the states are measured, not the questions");
-    status = cli_open_part(cli, &model, split ? RP_PART_STATE : RP_PART_MAIN, max_tokens, &session);
+    status =
+        cli_open_part(cli, &model, split ? RP_PART_STATE : RP_PART_MAIN, max_tokens, 0, &session);
     if (status == RP_OK)
         status = measure(cli, session, &batch, &result);
     if (status == RP_OK)

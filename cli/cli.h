@@ -52,6 +52,7 @@ struct cli_options {
     const char *outputs;
     const char *marker;
     size_t cache_mib; /* for states and as much for segments */
+    bool has_cache;
     rp_part part;
 };
 
@@ -63,6 +64,7 @@ struct cli {
     const char *paths[2]; /* of a command that takes two instead */
     uint32_t isa;
     rp_pool *pool;
+    bool split; /* the model is a split encoder, once it is open */
     rp_error err;
 };
 
@@ -121,14 +123,15 @@ struct cli_model {
     rp_ranker *ranker;
     rp_model_info info;
 };
+/* Not of a split encoder, which ranks no texts: RP_ERR_UNSUPPORTED. */
 RP_CHECKED rp_status cli_open_ranker(struct cli *cli, struct cli_model *out);
 RP_CHECKED rp_status cli_open_model(struct cli *cli, unsigned flags, struct cli_model *out);
 /* Not of a split encoder, whose main graph needs memories: RP_ERR_UNSUPPORTED. */
 RP_CHECKED rp_status cli_open_session(struct cli *cli, const struct cli_model *model,
                                       size_t max_tokens, rp_session **out);
-/* Of any graph of the model. */
+/* Of any graph of the model; max_memory: rows of the longest memory, 0 for any. */
 RP_CHECKED rp_status cli_open_part(struct cli *cli, const struct cli_model *model, rp_part part,
-                                   size_t max_tokens, rp_session **out);
+                                   size_t max_tokens, size_t max_memory, rp_session **out);
 void cli_close_model(struct cli_model *model);
 
 /* The lines of the input, without their ends.  A last line without an end counts; an empty file has

@@ -12,7 +12,7 @@
 /* ---- failing -----------------------------------------------------------------------------------
  */
 
-static const char *advice(rp_status status)
+static const char *advice(const struct cli *cli, rp_status status)
 {
     switch (status) {
     case RP_ERR_IO: return "check that the path exists and can be read";
@@ -21,7 +21,11 @@ static const char *advice(rp_status status)
     case RP_ERR_UNSUPPORTED: return "see docs/models.md for what is supported";
     case RP_ERR_BUCKET:
     case RP_ERR_LIMIT: return "use shorter or fewer inputs";
+    case RP_ERR_SHAPE:
+        return "check that the folder's files are of one model, or download all of them again";
     case RP_ERR_NONFINITE:
+        if (cli->split)
+            return "check the checkpoint's tensors for a NaN, an infinity or values out of range";
         return "run `rankplan dump --stats-only` to find the step, and check the weights";
     case RP_ERR_NOMEM: return "free some memory, or run smaller batches";
     case RP_ERR_SYSTEM: return "try fewer --threads";
@@ -46,8 +50,9 @@ static int exit_code(rp_status status)
 int cli_fail(struct cli *cli, rp_status status)
 {
     fprintf(stderr, "rankplan: %s\n", cli->err.message);
-    if (advice(status))
-        fprintf(stderr, "  next: %s\n", advice(status));
+    const char *next = advice(cli, status);
+    if (next)
+        fprintf(stderr, "  next: %s\n", next);
     return exit_code(status);
 }
 
@@ -158,22 +163,23 @@ rp_status cli_open_model(struct cli *cli, unsigned flags, struct cli_model *out)
         return status;
     out->info.struct_size = sizeof out->info;
     rp_model_get_info(out->model, &out->info);
+    cli->split = rp_model_part(out->model, RP_PART_STATE) != NULL;
     return RP_OK;
 }
 
 rp_status cli_open_session(struct cli *cli, const struct cli_model *model, size_t max_tokens,
                            rp_session **out)
 {
-    if (rp_model_part(model->model, RP_PART_STATE))
+    if (cli->split)
         return cli_err(&cli->err, RP_ERR_UNSUPPORTED,
                        "%s: a split encoder's questions read what was kept of states, which only "
                        "`rankplan score` has",
                        cli->model);
-    return cli_open_part(cli, model, RP_PART_MAIN, max_tokens, out);
+    return cli_open_part(cli, model, RP_PART_MAIN, max_tokens, 0, out);
 }
 
 rp_status cli_open_part(struct cli *cli, const struct cli_model *model, rp_part part,
-                        size_t max_tokens, rp_session **out)
+                        size_t max_tokens, size_t max_memory, rp_session **out)
 {
     rp_session_options options;
     rp_session_options_init(&options);
@@ -182,6 +188,7 @@ rp_status cli_open_part(struct cli *cli, const struct cli_model *model, rp_part 
     options.no_fuse = cli->o.no_fuse;
     options.no_prune = cli->o.no_prune;
     options.max_tokens = max_tokens;
+    options.max_memory = max_memory;
     return rp_session_create(rp_model_part(model->model, part), rp_model_weights(model->model),
                              &options, out, &cli->err);
 }
@@ -226,6 +233,11 @@ static rp_status open_both(struct cli *cli, struct cli_model *out)
     else
         load_tokenizer(&load);
     out->tokenizer = load.tokenizer;
+    if (status == RP_OK && cli->split)
+        return cli_err(&cli->err, RP_ERR_UNSUPPORTED,
+                       "%s: this is a split encoder, which has no vectors and ranks no texts: "
+                       "`rankplan score` asks it questions about states",
+                       cli->model);
     if (status == RP_OK && load.status != RP_OK) {
         cli->err = load.err;
         status = load.status;

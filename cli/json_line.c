@@ -106,10 +106,12 @@ rp_status cli_line_tokenizer(const struct cli_line *line)
     const struct cli_model *model = line->model;
     if (model->tokenizer)
         return RP_OK;
-    rp_status status = load_from(line, "tokenizer.json");
+    const char *name = "tokenizer.json";
+    rp_status status = load_from(line, name);
     const rp_error first = cli->err;
     if (status == RP_ERR_MISSING) {
-        status = load_from(line, "tokenizer/tokenizer.json");
+        name = "tokenizer/tokenizer.json";
+        status = load_from(line, name);
         if (status == RP_ERR_MISSING)
             cli->err = first;
     }
@@ -117,7 +119,8 @@ rp_status cli_line_tokenizer(const struct cli_line *line)
         return status;
     if (rp_tokenizer_id_limit(model->tokenizer) > model->info.vocab_size)
         return cli_err(&cli->err, RP_ERR_SHAPE,
-                       "the tokenizer has ids up to %zu, and the model's table has %zu rows",
-                       rp_tokenizer_id_limit(model->tokenizer) - 1, model->info.vocab_size);
+                       "%s/%s: the tokenizer has ids up to %zu, and the model's table has %zu rows",
+                       cli->model, name, rp_tokenizer_id_limit(model->tokenizer) - 1,
+                       model->info.vocab_size);
     return RP_OK;
 }

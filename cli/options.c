@@ -90,12 +90,13 @@ const struct cli_command cli_commands[] = {
      "who?\",\"options\":[\"billing\","
      "\"sales\"]}\n\n"
      "each a text or a list of ids; or \"segments\":[...] instead of the state.  Equal states are "
-     "read once.\n"
+     "read\nonce, while they are kept.\n"
      "Printed are "
      "{\"index\",\"type\",\"state_tokens\",\"tokens\",\"logits\",\"probabilities\"}.\n\n"
      "  --cache MIB       memory for states that are kept for later lines, and as much for "
      "segments "
-     "(default 512)\n\n"
+     "(default 512);\n"
+     "                    what one question needs is kept for it in any case\n\n"
      "  rankplan score MODEL questions.jsonl\n",
      CLI_TAKES_MODEL_AND_FILE, cli_score},
     {"plan", "MODEL --bucket T,S[,M]", "the plan for a bucket, as text",
@@ -456,6 +457,7 @@ static int set_option(struct cli_options *o, int option, const char *value)
                    ? CLI_OK
                    : bad_value(option, value, "main, state, segment or segments");
     case OPT_CACHE:
+        o->has_cache = true;
         return whole(value, (size_t)1 << 24, &o->cache_mib)
                    ? CLI_OK
                    : bad_value(option, value, "a number of MiB, at most 16777216");

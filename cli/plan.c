@@ -15,7 +15,9 @@ int cli_plan(struct cli *cli)
     const rp_graph *graph = rp_model_part(model.model, cli->o.part);
     if (!graph) {
         cli_close_model(&model);
-        return cli_complain(CLI_USAGE, "%s: only a split encoder has a --part beside main",
+        return cli_complain(CLI_USAGE,
+                            "%s: only a split encoder has a --part beside main\n"
+                            "  next: leave --part out",
                             cli->model);
     }
     rp_plan_options options;

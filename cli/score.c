@@ -193,13 +193,18 @@ static rp_status score_lines(struct score *s)
     return status;
 }
 
-/* The model, with the outputs that were asked for, or those that a model of its kind has. */
+/* The model, with the outputs that were asked for, or those that a model of its kind has.  Outputs
+ * are always named, for then another kind of model is refused before its weights are read; and a
+ * split encoder, which has logits alone, as soon as its kime.json is. */
 static rp_status open_scorer(struct score *s)
 {
     struct cli *cli = s->cli;
-    const rp_status status = cli_open_model(cli, cli->o.outputs ? s->outputs : 0, &s->model);
-    if (status == RP_OK && s->model.info.task != RP_TASK_DECIDE)
-        return cli_err(&cli->err, RP_ERR_INVALID, "%s: this is no decision scorer", cli->model);
+    rp_status status = cli_open_model(cli, s->outputs, &s->model);
+    if (status == RP_ERR_INVALID && !cli->o.outputs)
+        status = cli_open_model(cli, RP_MODEL_LOGITS, &s->model);
+    if (status == RP_OK && cli->o.has_cache && !cli->split)
+        return cli_err(&cli->err, RP_ERR_INVALID,
+                       "--cache is only for a split encoder: nothing of a question is kept here");
     return status;
 }
 

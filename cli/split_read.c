@@ -87,6 +87,27 @@ static rp_status add_ids(struct reader *r, const json_t *list, const char *what,
     return RP_OK;
 }
 
+/* A tokenizer leaves alone what it calls special; but a vocabulary may spell a token that only
+ * kime.json knows to be one. */
+static rp_status refuse_forged(const struct reader *r, const char *what)
+{
+    const rp_split_info *split = r->split;
+    const struct {
+        const char *name;
+        int32_t id;
+    } specials[] = {{"sep", split->sep_id}, {"opt", split->opt_id},     {"no", split->no_id},
+                    {"yes", split->yes_id}, {"cls_s", split->cls_s_id}, {"cls_q", split->cls_q_id}};
+    for (size_t i = 0; i < r->encoding.n; i++)
+        for (size_t k = 0; k < sizeof specials / sizeof *specials; k++)
+            if (r->encoding.ids[i] == specials[k].id)
+                return cli_line_complain(
+                    &r->at, RP_ERR_INVALID,
+                    "%s: its text spells token %d, kime.json's \"%s\", which a "
+                    "text may not (tokenizer.json does not call it special)",
+                    what, specials[k].id, specials[k].name);
+    return RP_OK;
+}
+
 /* The tokens of a text into r->encoding, without any special one: what a text spells does not
  * become one either. */
 static rp_status encode(struct reader *r, const json_t *text, const char *what)
@@ -101,7 +122,7 @@ static rp_status encode(struct reader *r, const json_t *text, const char *what)
     status = rp_tokenizer_encode(r->at.model->tokenizer, json_string_value(text),
                                  json_string_length(text), &options, &r->encoding, &r->at.cli->err);
     if (status == RP_OK)
-        return RP_OK;
+        return refuse_forged(r, what);
     const rp_error why = r->at.cli->err;
     return cli_line_complain(&r->at, status, "%s: %s", what, why.message);
 }

@@ -45,7 +45,7 @@ static rp_status run_part(struct score *s, rp_part part, const rp_batch *batch)
         const size_t longest = s->longest[part];
         const rp_status status =
             cli_open_part(s->cli, s->model, part, longest > BATCH_TOKENS ? longest : BATCH_TOKENS,
-                          &s->sessions[part]);
+                          s->longest[RP_PART_SEGMENTS], &s->sessions[part]);
         if (status != RP_OK)
             return status;
     }
@@ -376,7 +376,8 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* What a sequence of each graph may have to hold, and the most options of a question. */
+/* What a sequence of each graph may have to hold, and the most options of a question.  That of
+ * RP_PART_SEGMENTS is the longest state of either kind, so no memory has more rows. */
 static size_t measure(struct score *s)
 {
     size_t most = 1;

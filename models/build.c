@@ -106,6 +106,16 @@ static bool to_dtype(enum rp_st_type type, rp_dtype *out)
     }
 }
 
+/* Keeps the failure and the tensor's name. */
+static void fail_tensor(struct rp_build *build, struct rp_name_list *list,
+                        const struct rp_st_tensor *t, rp_status status, const rp_error *why)
+{
+    rp_name_list_add(list, t->name);
+    if (build->first.status == RP_OK)
+        build->first_is_listed = true;
+    rp_build_fail(build, status, why);
+}
+
 /* The tensor with that shape, marked as used; NULL with the reason kept. */
 static const struct rp_st_tensor *take(struct rp_build *build, const char *name, size_t rank,
                                        const uint64_t *dims, rp_dtype *dtype)
@@ -126,21 +136,20 @@ static const struct rp_st_tensor *take(struct rp_build *build, const char *name,
         build->n_parameters += t->n_elements;
     e->used = true;
     if (t->rank != rank || memcmp(t->dims, dims, rank * sizeof *dims) != 0) {
-        rp_name_list_add(&build->misshapen, t->name);
-        rp_build_fail(build,
-                      rp_fail(&err, RP_ERR_SHAPE, "%s: tensor \"%s\" is %s, but %s makes it %s",
-                              t->file->path, rp_show(t->name, shown),
-                              rp_st_shape(t->rank, t->dims, found), build->config,
-                              rp_st_shape(rank, dims, due)),
-                      &err);
+        fail_tensor(build, &build->misshapen, t,
+                    rp_fail(&err, RP_ERR_SHAPE, "%s: tensor \"%s\" is %s, but %s makes it %s",
+                            t->file->path, rp_show(t->name, shown),
+                            rp_st_shape(t->rank, t->dims, found), build->config,
+                            rp_st_shape(rank, dims, due)),
+                    &err);
         return NULL;
     }
     if (!to_dtype(t->type, dtype)) {
-        rp_build_fail(build,
-                      rp_fail(&err, RP_ERR_UNSUPPORTED,
-                              "%s: tensor \"%s\" is %s; weights may be F32, F16 or BF16",
-                              t->file->path, rp_show(t->name, shown), rp_st_type_name(t->type)),
-                      &err);
+        fail_tensor(build, &build->mistyped, t,
+                    rp_fail(&err, RP_ERR_UNSUPPORTED,
+                            "%s: tensor \"%s\" is %s; weights may be F32, F16 or BF16",
+                            t->file->path, rp_show(t->name, shown), rp_st_type_name(t->type)),
+                    &err);
         return NULL;
     }
     return t;
@@ -278,10 +287,10 @@ static void add_stretches(struct rp_build_part *part, const struct rp_st_tensor 
         add_stretch(part, t, (r->first + i * r->step) * row_bytes, rows_of(r) * row_bytes);
 }
 
-rp_weight rp_build_stack(struct rp_build *build, const char *name, size_t count,
-                         const struct rp_build_rows *rows, uint64_t cols)
+/* False when a tensor is not there or not as it has to be. */
+static bool find_parts(struct rp_build *build, const char *name, size_t count,
+                       const struct rp_build_rows *rows, uint64_t cols, rp_weight_part *parts)
 {
-    rp_weight_part parts[RP_BUILD_MAX_JOINED];
     bool all = true;
     for (size_t i = 0; i < count; i++) {
         const struct rp_build_rows *r = &rows[i];
@@ -298,7 +307,21 @@ rp_weight rp_build_stack(struct rp_build *build, const char *name, size_t count,
                                     .read = read_run,
                                     .context = part};
     }
-    return all ? add(build, name, cols, count, parts) : -1;
+    return all;
+}
+
+rp_weight rp_build_stack(struct rp_build *build, const char *name, size_t count,
+                         const struct rp_build_rows *rows, uint64_t cols)
+{
+    rp_weight_part *parts = calloc(count, sizeof *parts);
+    rp_weight w = -1;
+    rp_error err;
+    if (!parts)
+        rp_build_fail(build, rp_fail(&err, RP_ERR_NOMEM, "weight %s: no memory", name), &err);
+    else if (find_parts(build, name, count, rows, cols, parts))
+        w = add(build, name, cols, count, parts);
+    free(parts);
+    return w;
 }
 
 rp_weight rp_build_matrices(struct rp_build *build, const char *name, size_t count,

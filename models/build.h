@@ -29,10 +29,12 @@ struct rp_build {
     bool shares;                 /* several graphs: a weight of a name that is there is that one */
     struct rp_build_part *parts; /* owned; read by the weights until they are prepared */
     struct rp_name_list missing;
-    struct rp_name_list misshapen; /* of another shape than is due; the first one is also `first` */
+    struct rp_name_list misshapen; /* of another shape than is due */
+    struct rp_name_list mistyped;  /* of a type that weights cannot have */
     const char *missing_from;      /* source of the first missing one */
     uint64_t n_parameters;         /* elements of the tensors used */
     rp_error first;                /* the first failure; RP_OK: none */
+    bool first_is_listed;          /* it is about a tensor of one of the lists */
 };
 
 /* `graph` and `weights` are borrowed. */
@@ -54,8 +56,9 @@ rp_weight rp_build_matrix(struct rp_build *build, const char *name, const char *
                           uint64_t rows, uint64_t cols);
 rp_weight rp_build_vector(struct rp_build *build, const char *name, const char *tensor, uint64_t n);
 
-/* Several matrices [rows, cols] under each other; several vectors [n] one after the other. */
-#define RP_BUILD_MAX_JOINED 128
+/* Several matrices [rows, cols] under each other; several vectors [n] one after the other.  Lists
+ * of that length lie on the stack, of which a host may have little. */
+#define RP_BUILD_MAX_JOINED 8
 rp_weight rp_build_matrices(struct rp_build *build, const char *name, size_t count,
                             const char *const *tensors, uint64_t rows, uint64_t cols);
 rp_weight rp_build_vectors(struct rp_build *build, const char *name, size_t count,
@@ -70,11 +73,12 @@ struct rp_build_rows {
     uint64_t first, n, step, times; /* times 0: once */
 };
 
-/* Rows of up to RP_BUILD_MAX_JOINED tensors under each other. */
+/* Rows of any number of tensors under each other. */
 rp_weight rp_build_stack(struct rp_build *build, const char *name, size_t count,
                          const struct rp_build_rows *rows, uint64_t cols);
 
-/* Elements of vectors one after the other; a "row" is an element, and inner is 0. */
+/* Elements of up to RP_BUILD_MAX_JOINED vectors one after the other; a "row" is an element, and
+ * inner is 0. */
 rp_weight rp_build_row(struct rp_build *build, const char *name, size_t count,
                        const struct rp_build_rows *elements);
 

@@ -11,13 +11,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define NAME_BYTES 160
+#define NAME_BYTES   160
+#define MAX_GATHERED 6 /* in_proj_qkvz in four pieces and in_proj_ba in two */
 
 /* Rows of tensors of one layer, and the names that they borrow. */
 struct gathered {
     struct rp_layer_names *names;
-    struct rp_build_rows rows[RP_BUILD_MAX_JOINED];
-    char tensors[RP_BUILD_MAX_JOINED][NAME_BYTES];
+    struct rp_build_rows rows[MAX_GATHERED];
+    char tensors[MAX_GATHERED][NAME_BYTES];
     size_t n;
 };
 

@@ -450,10 +450,9 @@ static rp_status check_split_flags(const struct load *l, rp_error *err)
     const unsigned others = l->flags & (RP_MODEL_ACT | RP_MODEL_POOLED);
     if (!others)
         return RP_OK;
-    return rp_fail(err, RP_ERR_INVALID, "%s: a split encoder has logits; %s", l->model->split.path,
-                   others & RP_MODEL_ACT
-                       ? "it has no act head"
-                       : "its pooled vector is that of a state, an output of RP_PART_STATE");
+    return rp_fail(err, RP_ERR_INVALID, "%s: a split encoder has logits only, and %s",
+                   l->model->split.path,
+                   others & RP_MODEL_ACT ? "no act head" : "no pooled vector of a question");
 }
 
 static rp_status load_split(struct load *l, const char *path, rp_error *err)

@@ -59,8 +59,9 @@ void rp_name_list_add(struct rp_name_list *list, const char *name)
     rp_show(name, shown);
     const size_t tail = sizeof " and 18446744073709551615 more";
     const size_t need = strlen(shown) + sizeof ", ";
+    const size_t room = list->room > 0 && list->shown > 0 ? list->room : sizeof list->text;
     list->n++;
-    if (list->shown + 1 != list->n || list->length + need + tail > sizeof list->text)
+    if (list->shown + 1 != list->n || list->length + need + tail > room)
         return;
     list->length += (size_t)snprintf(list->text + list->length, sizeof list->text - list->length,
                                      "%s%s", list->shown ? ", " : "", shown);

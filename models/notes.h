@@ -27,6 +27,7 @@ const char *rp_show(const char *name, char buffer[RP_SHOWN_BYTES]);
 struct rp_name_list {
     char text[400];
     size_t length, n, shown;
+    size_t room; /* of the text, where it shares a message with others; 0: all of it */
 };
 
 void rp_name_list_add(struct rp_name_list *list, const char *name);

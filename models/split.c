@@ -3,6 +3,7 @@
 
 #include "models/decision.h"
 #include "models/file.h"
+#include "plan/text.h"
 #include "pool/error.h"
 
 #include <rankplan/model.h>
@@ -13,9 +14,13 @@
 #include <string.h>
 
 #define HEAD_DIM   64
-#define POOLED_EPS 1e-12f /* below it the mean of a state counts as 0 */
-#define SCORE      1      /* the question type whose options are levels */
-#define FEATURES   4      /* of where a level stands */
+#define POOLED_EPS 1e-12f    /* below it the mean of a state counts as 0 */
+#define SCORE      1         /* the question type whose options are levels */
+#define MAX_STATE  (1 << 20) /* tokens: questions need scratch for as many rows of a memory */
+#define FEATURES   4         /* of where a level stands */
+
+/* Names of wrong tensors, of each kind: all kinds have place in one message. */
+#define NAMES_BYTES 110
 
 /* ---- kime.json --------------------------------------------------------------------------------
  */
@@ -160,7 +165,7 @@ static rp_status read_state_tower(struct rp_split *split, const struct rp_json *
     const struct number numbers[] = {
         {"layers", 1, INT32_MAX, &m->body.layers}, {"global_every", 0, INT32_MAX, &m->full_every},
         {"window", 0, INT32_MAX, &window},         {"segment_top_layers", 0, INT32_MAX, &top},
-        {"max_tokens", 1, INT32_MAX, &max_tokens}, {"max_segments", 1, INT32_MAX, &max_segments}};
+        {"max_tokens", 1, MAX_STATE, &max_tokens}, {"max_segments", 1, INT32_MAX, &max_segments}};
     RP_TRY(read_numbers(json, COUNT(numbers), numbers, err));
     RP_TRY(rp_rope_read_theta(json, "rope_theta_global", RP_JSON_REQUIRED, &theta[0], err));
     RP_TRY(rp_rope_read_theta(json, "rope_theta_local", RP_JSON_REQUIRED, &theta[1], err));
@@ -327,8 +332,6 @@ static rp_value build_norm(struct rp_build *build, const struct rp_split *split,
 static rp_value build_layers(struct rp_build *build, const struct rp_split *split, size_t first,
                              size_t end, rp_value x)
 {
-    if (!rp_body_has_layers(build, &split->towers.body))
-        return -1;
     for (size_t i = first; i < end && !rp_body_lacks_enough(build); i++) {
         struct rp_layer_names l = {
             .tensors = "state.layers.", .steps = "state.", .layer = (int64_t)i};
@@ -337,20 +340,32 @@ static rp_value build_layers(struct rp_build *build, const struct rp_split *spli
     return x;
 }
 
+/* Too many for a stack. */
+struct memory_rows {
+    struct rp_build_rows rows[2 * RP_SPLIT_MAX_LAYERS];
+    char names[2 * RP_SPLIT_MAX_LAYERS][64];
+};
+
 /* Keys and values of all question layers as one product. */
 static rp_weight memory_weight(struct rp_build *build, const struct rp_split *split)
 {
     static const char *const which[] = {"Wk", "Wv"};
     const size_t n = 2 * (size_t)split->question_layers;
-    char names[2 * RP_SPLIT_MAX_LAYERS][64];
-    const char *tensors[2 * RP_SPLIT_MAX_LAYERS];
-    for (size_t i = 0; i < n; i++) {
-        snprintf(names[i], sizeof names[i], "question.layers.%zu.cross.%s.weight", i / 2,
-                 which[i % 2]);
-        tensors[i] = names[i];
+    struct memory_rows *m = calloc(1, sizeof *m);
+    rp_error err;
+    if (!m) {
+        rp_build_fail(build, rp_fail(&err, RP_ERR_NOMEM, "no memory for names of tensors"), &err);
+        return -1;
     }
-    return rp_build_matrices(build, "memory.weight", n, tensors,
-                             (uint64_t)split->kv_heads * HEAD_DIM, width_of(split));
+    for (size_t i = 0; i < n; i++) {
+        snprintf(m->names[i], sizeof m->names[i], "question.layers.%zu.cross.%s.weight", i / 2,
+                 which[i % 2]);
+        m->rows[i] = (struct rp_build_rows){.tensor = m->names[i],
+                                            .rows = (uint64_t)split->kv_heads * HEAD_DIM};
+    }
+    const rp_weight w = rp_build_stack(build, "memory.weight", n, m->rows, width_of(split));
+    free(m);
+    return w;
 }
 
 /* What questions read of a state after its last layer. */
@@ -497,6 +512,9 @@ void rp_split_build(struct rp_build *build, const struct rp_split *split,
 {
     build->shares = true;
     build->config = RP_SPLIT_FILE;
+    build->missing.room = build->misshapen.room = build->mistyped.room = NAMES_BYTES;
+    if (!rp_body_has_layers(build, &split->towers.body))
+        return;
     const struct shared shared = find_shared(build, split, all);
     build->graph = graphs[RP_PART_STATE];
     build_state(build, split, &shared);
@@ -513,30 +531,57 @@ void rp_split_build(struct rp_build *build, const struct rp_split *split,
 /* ---- tensors ----------------------------------------------------------------------------------
  */
 
-/* Appends "; 2 WHAT: a, b" when there are any. */
-static void say(char text[RP_ERROR_MESSAGE_BYTES], const char *what, struct rp_name_list *list)
+/* What may be wrong with tensors, the worst first. */
+struct wrong {
+    rp_status status;
+    const char *counted, *named;
+    struct rp_name_list *list;
+};
+
+static void tell_wrong(struct rp_text *text, size_t n, const struct wrong *kinds)
 {
-    const size_t n = strlen(text);
-    if (list->n > 0)
-        snprintf(text + n, RP_ERROR_MESSAGE_BYTES - n, "%s %zu %s (%s)", n > 0 ? "," : "", list->n,
-                 what, rp_name_list_text(list));
+    const char *before = "";
+    for (size_t i = 0; i < n; i++)
+        if (kinds[i].list->n > 0) {
+            rp_text_add(text, "%s %zu %s", before, kinds[i].list->n, kinds[i].counted);
+            before = ",";
+        }
+    for (size_t i = 0; i < n; i++)
+        if (kinds[i].list->n > 0)
+            rp_text_add(text, "; %s: %s", kinds[i].named, rp_name_list_text(kinds[i].list));
+}
+
+static rp_status fail_wrong(const struct rp_build *build, size_t n, const struct wrong *kinds,
+                            rp_error *err)
+{
+    char told[RP_ERROR_MESSAGE_BYTES];
+    struct rp_text text = rp_text_init(told, sizeof told);
+    size_t worst = 0;
+    while (kinds[worst].list->n == 0)
+        worst++;
+    tell_wrong(&text, n, kinds);
+    return rp_fail(err, kinds[worst].status, "%s: tensors are wrong:%s", build->tensors->source,
+                   told);
 }
 
 rp_status rp_split_check_tensors(struct rp_build *build, rp_error *err)
 {
-    char text[RP_ERROR_MESSAGE_BYTES] = "";
-    struct rp_name_list extra = {0};
+    struct rp_name_list extra = {.room = NAMES_BYTES};
+    const struct wrong kinds[] = {
+        {RP_ERR_MISSING, "missing", "missing", &build->missing},
+        {RP_ERR_SHAPE, "of another shape than " RP_SPLIT_FILE " makes them", "of another shape",
+         &build->misshapen},
+        {RP_ERR_UNSUPPORTED, "neither F32, F16 nor BF16", "of another type", &build->mistyped},
+        {RP_ERR_FORMAT, "that this model does not have", "not of this model", &extra}};
+    size_t n = 0;
+    if (build->first.status != RP_OK && !build->first_is_listed)
+        return rp_build_finish(build, err); /* before tensors were looked for, or no memory */
     for (size_t i = 0; i < build->tensors->n; i++)
         if (!build->tensors->entries[i].used)
             rp_name_list_add(&extra, build->tensors->entries[i].tensor->name);
-    const size_t kinds = (build->missing.n > 0) + (build->misshapen.n > 0) + (size_t)(extra.n > 0);
-    if (kinds == 0 || (kinds == 1 && build->misshapen.n == 1))
-        return rp_build_finish(build, err); /* which knows the shapes */
-    const rp_status status = build->missing.n > 0     ? RP_ERR_MISSING
-                             : build->misshapen.n > 0 ? RP_ERR_SHAPE
-                                                      : RP_ERR_FORMAT;
-    say(text, "missing", &build->missing);
-    say(text, "of another shape than " RP_SPLIT_FILE " makes them", &build->misshapen);
-    say(text, "that this model does not have", &extra);
-    return rp_fail(err, status, "%s: tensors are wrong:%s", build->tensors->source, text);
+    for (size_t i = 0; i < COUNT(kinds); i++)
+        n += kinds[i].list->n;
+    if (n == 0 || (n == 1 && build->first_is_listed))
+        return rp_build_finish(build, err); /* which knows the shapes and the type */
+    return fail_wrong(build, COUNT(kinds), kinds, err);
 }

@@ -60,8 +60,9 @@ RP_CHECKED rp_status rp_split_configure(struct rp_split *split, rp_error *err);
 void rp_split_build(struct rp_build *build, const struct rp_split *split,
                     rp_graph *const graphs[RP_SPLIT_N_PARTS], bool all);
 
-/* Refuses tensors that are missing, of another shape, or of no use, and names them all.
- * RP_ERR_MISSING, RP_ERR_SHAPE, RP_ERR_FORMAT: the first of these that there is one of. */
+/* Refuses tensors that are missing, of another shape or type, or of no use: one message counts all
+ * kinds and names a few of each.  RP_ERR_MISSING, RP_ERR_SHAPE, RP_ERR_UNSUPPORTED, RP_ERR_FORMAT:
+ * the first of these that there is one of.  RP_ERR_SHAPE, too: more layers than tensors. */
 RP_CHECKED rp_status rp_split_check_tensors(struct rp_build *build, rp_error *err);
 
 #endif

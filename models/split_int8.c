@@ -21,6 +21,7 @@
 #define SEED         UINT64_C(0x6b696d652d763121)
 
 struct calibration {
+    size_t state_tokens; /* of each: STATE_TOKENS, or as many as a state may have */
     int32_t state_ids[STATES * STATE_TOKENS], state_cu[STATES + 1];
     int32_t ids[STATES * QUESTION], cu[STATES + 1];
     int32_t markers[STATES * OPTIONS], mcu[STATES + 1], types[STATES];
@@ -37,24 +38,26 @@ static uint64_t next_random(uint64_t *state)
     return z ^ (z >> 31);
 }
 
-/* first, random ids, [SEP]. */
+/* first, random ids, [SEP]; of one token the first. */
 static void fill_text(const struct rp_split *split, uint64_t *random, int32_t first, int32_t *ids,
                       size_t n)
 {
     const uint64_t vocab = (uint64_t)split->towers.body.vocab;
     for (size_t i = 0; i < n; i++)
         ids[i] = (int32_t)(next_random(random) % vocab);
-    ids[0] = first;
     ids[n - 1] = split->info.sep_id;
+    ids[0] = first;
 }
 
 static void fill(const struct rp_split *split, struct calibration *c)
 {
     uint64_t random = SEED;
+    const size_t most = split->info.max_state_tokens;
+    c->state_tokens = most < STATE_TOKENS ? most : STATE_TOKENS;
     for (size_t s = 0; s < STATES; s++) {
         int32_t *ids = c->ids + s * QUESTION;
-        fill_text(split, &random, split->info.cls_s_id, c->state_ids + s * STATE_TOKENS,
-                  STATE_TOKENS);
+        fill_text(split, &random, split->info.cls_s_id, c->state_ids + s * c->state_tokens,
+                  c->state_tokens);
         fill_text(split, &random, split->info.cls_q_id, ids, HEADER);
         for (size_t k = 0; k < OPTIONS; k++) {
             const size_t at = HEADER + k * OPTION;
@@ -62,7 +65,7 @@ static void fill(const struct rp_split *split, struct calibration *c)
             c->markers[s * OPTIONS + k] = (int32_t)at;
         }
         c->types[s] = (int32_t)(s % RP_DECISION_TYPES);
-        c->state_cu[s + 1] = (int32_t)((s + 1) * STATE_TOKENS);
+        c->state_cu[s + 1] = (int32_t)((s + 1) * c->state_tokens);
         c->cu[s + 1] = (int32_t)((s + 1) * QUESTION);
         c->mcu[s + 1] = (int32_t)((s + 1) * OPTIONS);
     }
@@ -73,8 +76,8 @@ static rp_status run_states(struct calibration *c, const struct rp_split *split,
                             const rp_graph *graph, rp_weights *weights, rp_pool *pool,
                             rp_error *err)
 {
-    const size_t n = (size_t)STATES * STATE_TOKENS * split->info.memory_width;
-    const rp_bucket bucket = {.tokens = (size_t)STATES * STATE_TOKENS, .seqs = STATES};
+    const size_t n = STATES * c->state_tokens * split->info.memory_width;
+    const rp_bucket bucket = {.tokens = STATES * c->state_tokens, .seqs = STATES};
     rp_session_options options;
     rp_session *session;
     rp_batch batch;
@@ -99,7 +102,7 @@ static rp_status run_states(struct calibration *c, const struct rp_split *split,
     rp_session_destroy(session);
     for (size_t i = 0; i < STATES; i++)
         c->memories[i] =
-            (rp_memory){c->rows + i * STATE_TOKENS * split->info.memory_width, STATE_TOKENS};
+            (rp_memory){c->rows + i * c->state_tokens * split->info.memory_width, c->state_tokens};
     return s;
 }
 

@@ -266,6 +266,7 @@ static rp_status compile(const rp_graph *graph, const rp_weights *weights, rp_we
                             .pool = options->pool,
                             .no_fuse = options->no_fuse,
                             .no_prune = options->no_prune,
+                            .max_memory = options->max_memory,
                             .plan = plan};
     const rp_fpenv callers = rp_fpenv_enter(); /* scales and tables are computed here */
     const rp_status status = build(&l, options, err);

@@ -1277,6 +1277,8 @@ static rp_status lower_cross_attention(struct rp_lowering *l, size_t i, rp_error
     step->p.cross.key_column = (size_t)p->key_column;
     step->p.cross.value_column = (size_t)p->value_column;
     step->p.cross.max_memory = (size_t)p->max_memory;
+    if (l->max_memory > 0 && l->max_memory < step->p.cross.max_memory)
+        step->p.cross.max_memory = l->max_memory;
     step->flops_per_row = 4 * (uint64_t)step->width;
     l->slot_of[i] = step->out;
     return RP_OK;

@@ -214,6 +214,7 @@ struct rp_lowering {
     rp_weights *make; /* NULL: a dry run, no weight is converted */
     rp_pool *pool;    /* for converting */
     bool no_fuse, no_prune;
+    size_t max_memory;       /* 0: as the ops say */
     struct rp_shape *shapes; /* of each node */
     bool *needed;            /* nodes that an output depends on */
     unsigned char *reads;    /* of each node, for which rows it is computed: RP_READ_BIT()s */

@@ -195,6 +195,7 @@ static void plan_options(const rp_session *s, rp_plan_options *options)
     options->no_fuse = s->options.no_fuse;
     options->no_prune = s->options.no_prune;
     options->pool = s->options.pool;
+    options->max_memory = s->options.max_memory;
 }
 
 static rp_status find_plan(rp_session *s, size_t tokens, size_t seqs, size_t markers, rp_plan **out,

@@ -633,6 +633,25 @@ static void both_towers_in_int8(void **state)
     free_folder(&f);
 }
 
+/* States that are shorter than those that INT8 would be calibrated on, down to one token. */
+static void short_states_in_int8(void **state)
+{
+    (void)state;
+    static const int most[] = {1, 2, 31, 32};
+    struct folder f = make_folder(split_maker_default(), MAKER_F32);
+    for (size_t i = 0; i < COUNT(most); i++) {
+        json_t *config = split_maker_config(&f.m);
+        json_object_set_new(json_object_get(config, "state_tower"), "max_tokens",
+                            json_integer(most[i]));
+        maker_write_json(&f.dir, "kime.json", config);
+        json_decref(config);
+        rp_model *model = load_int8(f.dir.path);
+        assert_true(has_int8(model, "question.layers.1.cross.q.weight"));
+        rp_model_destroy(model);
+    }
+    free_folder(&f);
+}
+
 /* ---- what is refused --------------------------------------------------------------------------
  */
 
@@ -676,11 +695,15 @@ static const struct {
     {"tokenizer", "specials", "{\"opt\":3}", RP_ERR_MISSING, "specials: key \"no\""},
     {"tokenizer", "merges", "[]", RP_ERR_UNSUPPORTED, "\"merges\""},
     {"state_tower", "layers", "0", RP_ERR_FORMAT, "\"layers\" is 0"},
+    {"state_tower", "layers", "1000000", RP_ERR_SHAPE,
+     "kime.json has 1000000 layers, but there are only "},
     {"state_tower", "global_every", "-1", RP_ERR_FORMAT, "global_every"},
     {"state_tower", "window", "1", RP_ERR_UNSUPPORTED, "itself alone"},
     {"state_tower", "rope_theta_local", "0.5", RP_ERR_FORMAT, "rope_theta_local"},
     {"state_tower", "segment_top_layers", "5", RP_ERR_FORMAT, "of 4 layers"},
     {"state_tower", "max_segments", "0", RP_ERR_FORMAT, "max_segments"},
+    {"state_tower", "max_tokens", "1048577", RP_ERR_FORMAT,
+     "state_tower: key \"max_tokens\" is 1048577, outside 1 to 1048576"},
     {"state_tower", "dropout", "0.1", RP_ERR_UNSUPPORTED, "\"dropout\""},
     {"question_tower", "kv_heads", "3", RP_ERR_FORMAT, "does not divide 2"},
     {"question_tower", "layers", "65", RP_ERR_FORMAT, "outside 1 to 64"},
@@ -713,7 +736,7 @@ static void wrong_flags_are_named(void **state)
     (void)state;
     struct folder f = make_folder(split_maker_default(), MAKER_F32);
     expect_refusal(f.dir.path, RP_MODEL_ACT, RP_ERR_INVALID, "no act head");
-    expect_refusal(f.dir.path, RP_MODEL_POOLED, RP_ERR_INVALID, "RP_PART_STATE");
+    expect_refusal(f.dir.path, RP_MODEL_POOLED, RP_ERR_INVALID, "logits only");
     rp_model *model = run_load(f.dir.path, RP_MODEL_LOGITS);
     rp_model_destroy(model);
     free_folder(&f);
@@ -730,8 +753,9 @@ static void wrong_tensors_are_named(void **state)
     strcpy(key->name, "question.layers.1.cross.Wx.weight");
     maker_write_tensors(&f.dir, "model.safetensors", f.m.tensors, f.m.n_tensors, MAKER_F32);
     expect_refusal(f.dir.path, 0, RP_ERR_MISSING,
-                   "1 missing (question.layers.1.cross.Wk.weight), 1 that this model does not have "
-                   "(question.layers.1.cross.Wx.weight)");
+                   "1 missing, 1 that this model does not have; missing: "
+                   "question.layers.1.cross.Wk.weight; not of this model: "
+                   "question.layers.1.cross.Wx.weight");
     strcpy(key->name, "question.layers.1.cross.Wk.weight");
     ord->dims[0] /= 2;
     ord->dims[1] *= 2;
@@ -740,15 +764,13 @@ static void wrong_tensors_are_named(void **state)
                    "\"ord_emb.weight\" is [64, 8], but kime.json makes it [128, 4]");
     strcpy(first->name, "state.layers.0.attn_norm.weight");
     maker_write_tensors(&f.dir, "model.safetensors", f.m.tensors, f.m.n_tensors, MAKER_F32);
-    expect_refusal(f.dir.path, 0, RP_ERR_MISSING,
-                   "1 missing (state.layers.1.attn_norm.weight), 1 of another shape than kime.json "
-                   "makes them (ord_emb.weight), 1 that this model does not have "
-                   "(state.layers.0.attn_norm.weight)");
+    expect_refusal(
+        f.dir.path, 0, RP_ERR_MISSING,
+        "1 missing, 1 of another shape than kime.json makes them, 1 that this model does "
+        "not have; missing: state.layers.1.attn_norm.weight; of another shape: "
+        "ord_emb.weight; not of this model: state.layers.0.attn_norm.weight");
     free_folder(&f);
 }
-
-/* ---- damaged files ----------------------------------------------------------------------------
- */
 
 static size_t read_file(const char *path, char *out, size_t room)
 {
@@ -759,6 +781,60 @@ static size_t read_file(const char *path, char *out, size_t room)
     assert_true(n > 0 && n < room);
     return n;
 }
+
+/* Makes a tensor of the folder one of whole numbers. */
+static void make_int32(const struct maker_dir *dir, const char *tensor)
+{
+    char *bytes = malloc(4 << 20), quoted[100];
+    assert_non_null(bytes);
+    const size_t n = read_file(maker_path(dir, "model.safetensors"), bytes, 4 << 20);
+    snprintf(quoted, sizeof quoted, "\"%s\"", tensor);
+    bytes[n] = 0;
+    char *at = strstr(bytes + 8, quoted);
+    at = at ? strstr(at, "\"F32\"") : NULL;
+    assert_non_null(at);
+    at[1] = 'I';
+    maker_write(dir, "model.safetensors", bytes, n);
+    free(bytes);
+}
+
+/* Of a type that weights do not have: alone with that type, and beside other kinds. */
+static void wrong_types_are_named(void **state)
+{
+    (void)state;
+    struct folder f = make_folder(split_maker_default(), MAKER_F32);
+    struct maker_tensor *key = split_maker_find(&f.m, "question.layers.1.cross.Wk.weight");
+    make_int32(&f.dir, "ord_emb.weight");
+    expect_refusal(f.dir.path, 0, RP_ERR_UNSUPPORTED,
+                   "\"ord_emb.weight\" is I32; weights may be F32, F16 or BF16");
+    strcpy(key->name, "question.layers.1.cross.Wx.weight");
+    maker_write_tensors(&f.dir, "model.safetensors", f.m.tensors, f.m.n_tensors, MAKER_F32);
+    make_int32(&f.dir, "ord_emb.weight");
+    expect_refusal(f.dir.path, 0, RP_ERR_MISSING,
+                   "1 missing, 1 neither F32, F16 nor BF16, 1 that this model does not have; "
+                   "missing: question.layers.1.cross.Wk.weight; of another type: ord_emb.weight; "
+                   "not of this model: question.layers.1.cross.Wx.weight");
+    free_folder(&f);
+}
+
+/* Counts of all kinds stand before names, of which there are a few. */
+static void many_wrong_tensors_are_counted(void **state)
+{
+    (void)state;
+    struct folder f = make_folder(split_maker_default(), MAKER_F32);
+    for (size_t i = 0; i < f.m.n_tensors; i++)
+        if (strncmp(f.m.tensors[i].name, "question.", 9) == 0)
+            f.m.tensors[i].name[0] = 'x';
+    maker_write_tensors(&f.dir, "model.safetensors", f.m.tensors, f.m.n_tensors, MAKER_F32);
+    expect_refusal(f.dir.path, 0, RP_ERR_MISSING,
+                   "23 missing, 23 that this model does not have; missing: "
+                   "question.layers.0.cross.Wk.weight, question.layers.0.cross.Wv.weight and 21 "
+                   "more; not of this model: x");
+    free_folder(&f);
+}
+
+/* ---- damaged files ----------------------------------------------------------------------------
+ */
 
 /* A few bytes changed to others that files like this have. */
 static void damage(uint64_t *rng, char *text, size_t first, size_t n)
@@ -823,9 +899,12 @@ int main(void)
         cmocka_unit_test(other_models_have_no_parts),
         cmocka_unit_test(weights_are_shared),
         cmocka_unit_test(both_towers_in_int8),
+        cmocka_unit_test(short_states_in_int8),
         cmocka_unit_test(wrong_kime_json_is_named),
         cmocka_unit_test(wrong_flags_are_named),
         cmocka_unit_test(wrong_tensors_are_named),
+        cmocka_unit_test(wrong_types_are_named),
+        cmocka_unit_test(many_wrong_tensors_are_counted),
         cmocka_unit_test(damaged_files_are_refused_or_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1173,6 +1173,46 @@ static void scratch_holds_a_memory(void **state)
     unmake(&m);
 }
 
+/* A session whose memories are known to be shorter takes less, and no longer ones. */
+static void scratch_is_for_what_is_asked(void **state)
+{
+    (void)state;
+    const rp_bucket bucket = {.tokens = 12, .seqs = 5, .markers = 6};
+    const size_t most[] = {0, MAX_MEMORY, 2 * MAX_MEMORY, 5};
+    struct made m;
+    rp_plan_sizes sizes[COUNT(most)];
+    rp_plan_options o;
+    make_cross(&m, &shapes[3]);
+    rp_plan_options_init(&o);
+    assert_int_equal(o.max_memory, 0);
+    for (size_t i = 0; i < COUNT(most); i++) {
+        o.max_memory = most[i];
+        assert_int_equal(rp_plan_measure(m.graph, m.weights, &bucket, &o, &sizes[i], NULL), RP_OK);
+    }
+    assert_int_equal(sizes[1].scratch_bytes_per_thread, sizes[0].scratch_bytes_per_thread);
+    assert_int_equal(sizes[2].scratch_bytes_per_thread, sizes[0].scratch_bytes_per_thread);
+    assert_true(sizes[3].scratch_bytes_per_thread < sizes[0].scratch_bytes_per_thread);
+
+    static const float rows[6 * 200];
+    rp_memory memories[5] = {{rows, 5}, {rows, 5}, {rows, 0}, {rows, 4}, {rows, 6}};
+    rp_session_options options;
+    rp_session *session;
+    rp_error err;
+    float input[12 * 128] = {0};
+    rp_session_options_init(&options);
+    options.max_memory = 5;
+    assert_int_equal(rp_session_create(m.graph, m.weights, &options, &session, &err), RP_OK);
+    rp_batch b = five();
+    b.input = input;
+    b.memories = memories;
+    assert_int_equal(rp_session_run(session, &b, &err), RP_ERR_LIMIT);
+    assert_non_null(strstr(err.message, "of sequence 4 has 6 rows, at most 5 are taken"));
+    memories[4].rows = 5;
+    toy_run_ok(session, &b);
+    rp_session_destroy(session);
+    unmake(&m);
+}
+
 /* A second run allocates nothing; the profile counts what the plan says. */
 static void runs_are_counted(void **state)
 {
@@ -1257,6 +1297,7 @@ int main(void)
         cmocka_unit_test(shared_memories_are_as_good),
         cmocka_unit_test(plans_leave_out_what_nothing_reads),
         cmocka_unit_test(scratch_holds_a_memory),
+        cmocka_unit_test(scratch_is_for_what_is_asked),
         cmocka_unit_test(runs_are_counted),
     };
     return cmocka_run_group_tests_name("split", tests, NULL, NULL);

@@ -43,6 +43,9 @@ typedef struct rp_plan_options {
     bool no_prune; /* also the rows of tokens that nothing reads: slower, same bits */
     /* Converts weights in parallel, borrowed for the call; NULL: the caller alone. */
     rp_pool *pool;
+    /* Rows that a memory has at most, if fewer than its op says: scratch is for so many, and more
+     * are RP_ERR_LIMIT.  0 (default): as the ops say. */
+    size_t max_memory;
 } rp_plan_options;
 
 RP_API void rp_plan_options_init(rp_plan_options *options);
@@ -172,6 +175,7 @@ typedef struct rp_session_options {
     size_t max_tokens; /* of the default buckets; default 16384 */
     bool poison; /* fill arena and scratch with NaNs before each run: slow, and shows anything that
                     reads what it should not */
+    size_t max_memory; /* see rp_plan_options; default 0 */
 } rp_session_options;
 
 RP_API void rp_session_options_init(rp_session_options *options);

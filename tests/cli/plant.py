@@ -2,7 +2,7 @@
 """Plants a fault in the checkpoint of a folder, in place: plant.py FOLDER FAULT TENSOR...
 
     sign TENSOR        the sign of the tensor's first value
-    nan TENSOR         its first value is a NaN (bf16)
+    nan TENSOR         its first value is a NaN (bf16, f32)
     heads N TENSOR...  the rows of heads 0 and 1, of N, change places
 
 TENSOR is the end of a name that only one tensor has.
@@ -38,6 +38,8 @@ else:
         data[start + size - 1] ^= 0x80
     elif fault == "nan" and tensor["dtype"] == "BF16":
         data[start:start + 2] = b"\xc0\x7f"
+    elif fault == "nan" and tensor["dtype"] == "F32":
+        data[start:start + 4] = b"\x00\x00\xc0\x7f"
     else:
         sys.exit("what is " + fault)
 open(path, "wb").write(data)

@@ -215,6 +215,17 @@ expect 0 "$rankplan" score "$decision" "$work/questions"
 [ -s "$work/out" ] && complain "no questions have answers"
 expect 3 "$rankplan" score "$oracles/bert" "$work/questions"
 says err "this is no decision scorer"
+# Before the checkpoint is looked at: one that is incomplete is refused as what it is all the same.
+mkdir "$work/bert" && cp "$oracles/bert"/config.json "$work/bert"
+sed 's/embeddings\.LayerNorm\.bias/embeddings.LayerNorm.bios/' "$oracles/bert/model.safetensors" >"$work/bert/model.safetensors"
+for more in '' '--outputs logits'; do
+    expect 3 "$rankplan" score "$work/bert" "$work/questions" $more
+    says err "this is no decision scorer"
+done
+expect 3 "$rankplan" info "$work/bert"
+says err "LayerNorm.bias"
+expect 3 "$rankplan" score "$decision" "$work/questions" --cache 5
+says err "--cache is only for a split encoder"
 expect 3 "$rankplan" embed "$decision" "$work/questions" # neither a tokenizer nor vectors
 if [ "$has_tokenizer" = ON ]; then
     mkdir "$work/decision" && cp "$decision"/{config.json,model.safetensors} "$work/decision"

@@ -97,6 +97,8 @@ says err "--max-length is not for a split encoder"
 expect 3 "$rankplan" score "$kime" "$kime/questions.jsonl" --marker x
 expect 3 "$rankplan" score "$kime" "$kime/questions.jsonl" --outputs act
 says err "no act head"
+expect 3 "$rankplan" score "$kime" "$kime/questions.jsonl" --outputs pooled
+says err "a split encoder has logits only, and no pooled vector of a question"
 expect 2 "$rankplan" score "$kime" "$kime/questions.jsonl" --cache x
 echo '{"type":0,"state":"a","header":"b","options":["c"]}' >"$work/questions"
 expect 3 "$rankplan" score "$kime" "$work/questions" # a folder without a tokenizer
@@ -119,11 +121,47 @@ says out " cross_attention "
 expect 2 "$rankplan" plan "$kime" --bucket 32,2 --part x
 expect 2 "$rankplan" plan "$tree/tests/data/oracles/decision" --bucket 32,2 --part state
 says err "only a split encoder has a --part"
+says err "  next: leave --part out"
 for command in digest profile check dump; do
     expect 3 "$rankplan" $command "$kime" --cases "$tree/tests/data/oracles/decision/cases.safetensors" \
         $([ $command = dump ] && echo --output "$work/dump")
     says err "a split encoder's questions read what was kept of states"
 done
+
+for command in 'embed' 'rerank --query a' "quantize --calibrate $kime/questions.jsonl -o $work/factors" "compare-precision $kime/questions.jsonl" 'digest'; do
+    set -- $command
+    name=$1
+    shift
+    expect 3 "$rankplan" "$name" "$kime" "$@"
+    says err "$kime: this is a split encoder, which has no vectors and ranks no texts"
+done
+
+# ---- other checkpoints -----------------------------------------------------------------------------
+# A limit that is larger than any state of the file costs nothing.
+mkdir "$work/large" && cp "$kime/model.safetensors" "$work/large"
+sed 's/"max_tokens": 2048/"max_tokens": 1048576/' "$kime/kime.json" >"$work/large/kime.json"
+expect 0 "$rankplan" score "$work/large" "$kime/questions.jsonl"
+cmp -s "$work/out" "$work/scores" || complain "max_tokens changes answers"
+# Not even address space, where a process can do with little of it: 536 bytes a row would be 536 MiB.
+little() { (ulimit -v 400000 && exec "$rankplan" "$@"); }
+if little info "$work/large" --threads 1 >"$work/out" 2>&1; then
+    expect 0 little score "$work/large" "$kime/questions.jsonl" --threads 1
+    cmp -s "$work/out" "$work/scores" || complain "other answers in little memory"
+fi
+sed 's/"max_tokens": 2048/"max_tokens": 1048577/' "$kime/kime.json" >"$work/large/kime.json"
+expect 3 "$rankplan" score "$work/large" "$kime/questions.jsonl"
+says err 'state_tower: key "max_tokens" is 1048577, outside 1 to 1048576'
+sed '0,/"layers": 2/s//"layers": 99999/' "$kime/kime.json" >"$work/large/kime.json"
+expect 3 "$rankplan" score "$work/large" "$kime/questions.jsonl"
+says err "kime.json has 99999 layers, but there are only"
+says err "  next: check that the folder's files are of one model"
+if command -v python3 >/dev/null; then
+    mkdir "$work/nan" && cp "$kime"/{kime.json,model.safetensors} "$work/nan"
+    expect 0 python3 "$tree/tests/cli/plant.py" "$work/nan" nan state.final_norm.weight
+    expect 3 "$rankplan" score "$work/nan" "$kime/questions.jsonl"
+    says err "NaN"
+    says err "  next: check the checkpoint's tensors for a NaN"
+fi
 
 # ---- texts -----------------------------------------------------------------------------------------
 if [ "$has_tokenizer" = ON ]; then
@@ -160,7 +198,33 @@ END
     same "{\"type\":0,\"segments\":[\"$long\"],\"header\":\"who\",\"options\":[\"boss\"]}" \
         "{\"type\":0,\"segments\":[[6],[$(yes 50, | head -n 1023 | tr -d '\n')50],[$(yes 50, | head -n 475 | tr -d '\n')50],[2]],\"header\":[7,9,2],\"options\":[[3,31,2]]}"
     expect 3 "$rankplan" embed "$work/kime" "$work/questions"
-    says err "a decision scorer ranks no texts"
+    says err "this is a split encoder"
+
+    # What kime.json names and tokenizer.json does not call special, a text may not spell: of the
+    # vocabulary or added, in any place.
+    cp "$work/kime/tokenizer.json" "$work/tokenizer.json"
+    # forged KEY LINE TOKEN NAME: refused by its line and token.
+    forged()
+    {
+        printf '%s\n' '{"type":0,"state":"late","header":"who","options":["boss"]}' "$2" >"$work/questions"
+        expect 3 "$rankplan" score "$work/kime" "$work/questions"
+        says err "$work/questions, line 2: key \"$1\": its text spells token $3, kime.json's \"$4\""
+        [ -s "$work/out" ] && complain "output before the error: $2"
+    }
+    sed 's/"who": 9/"who": 9, "[OPT]": 3, "[NO]": 4, "[YES]": 5, "[CLS_S]": 6, "[CLS_Q]": 7/
+         s/"added_tokens": \[/&{"id": 5, "content": "[YES]", "special": false, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false},/' \
+        "$work/tokenizer.json" >"$work/kime/tokenizer.json"
+    forged options '{"type":0,"state":"late","header":"who","options":["boss [OPT] nobody"]}' 3 opt
+    forged header '{"type":0,"state":"late","header":"who [NO]","options":["boss"]}' 4 no
+    forged header '{"type":0,"state":"late","header":"who[YES]","options":["boss"]}' 5 yes
+    forged state '{"type":0,"state":"late [CLS_S]","header":"who","options":["boss"]}' 6 cls_s
+    forged segments '{"type":0,"segments":["late","[CLS_Q]"],"header":"who","options":["boss"]}' 7 cls_q
+    sed '/"id": 2,/s/"special": true/"special": false/' "$work/tokenizer.json" >"$work/kime/tokenizer.json"
+    forged state '{"type":0,"state":"late [SEP]","header":"who","options":["boss"]}' 2 sep
+    sed 's/"who": 9/"who": 9, "more": 500/' "$work/tokenizer.json" >"$work/kime/tokenizer.json"
+    expect 3 "$rankplan" score "$work/kime" "$work/questions"
+    says err "$work/kime/tokenizer.json: the tokenizer has ids up to 500, and the model's table has 500 rows"
+    says err "  next: check that the folder's files are of one model"
 fi
 
 [ $failed -eq 0 ] && echo "split encoders are scored"

@@ -7,7 +7,7 @@
 //! segments, of which later ones share some, with questions of every type. `answer` prints the
 //! logits of `kime_cpu::split` for those questions, a list a line. `check` compares them with the
 //! lines that `rankplan score FOLDER FOLDER/questions.jsonl` printed, and exits with 1 when a
-//! difference passes the tolerance. tests/data/oracles/kime is `make` with `tiny`, and `answer`.
+//! difference passes the tolerance. tests/data/kime is `make` with `tiny`, and `answer`.
 use std::collections::HashMap;
 use std::error::Error;
 use std::fs;

@@ -5,6 +5,8 @@
  * they must not depend on it.  Rows and memories that the batch brings along, and the places of
  * options, are those of whole sequences.  And its result must be its own last row's, since a mean,
  * a maximum or the first row needs the parent's too.
+ *
+ * Nor may the parent's rows depend on a question type that is not the child's.
  */
 #include "plan/graph.h"
 #include "plan/run.h"
@@ -34,6 +36,38 @@ const char *rp_step_refuses_parents(const rp_plan *plan, const struct rp_step *s
         return "pooling of the first row";
     return refusal(step->op, attends && step->p.attention.causal, options,
                    pools ? step->p.pooling : RP_POOL_LAST);
+}
+
+/* Tables that are indexed by the question type. */
+static bool reads_types(const rp_plan *plan, const struct rp_step *step)
+{
+    if (step->op != RP_OP_EMBED && step->op != RP_OP_ADD_TYPES)
+        return false;
+    const size_t n = step->op == RP_OP_EMBED ? step->p.embed.n : 1;
+    for (size_t t = 0; t < n; t++)
+        if (plan->indices[step->p.embed.index[t]].kind == RP_INDEX_QTYPES)
+            return true;
+    return false;
+}
+
+static bool sees_rows_before(enum rp_op op)
+{
+    return op == RP_OP_ATTENTION || op == RP_OP_CONV || op == RP_OP_GDN;
+}
+
+/* Steps come in the order in which values are made, so one pass is enough. */
+void rp_plan_find_typed(rp_plan *plan)
+{
+    for (size_t s = 0; s < plan->n_steps; s++) {
+        const struct rp_step *step = &plan->steps[s];
+        bool typed = step->rows == RP_ROWS_TOKENS && reads_types(plan, step);
+        for (size_t k = 0; k < step->n_in; k++) {
+            const bool reads_typed = plan->slots[step->in[k]].typed;
+            typed |= reads_typed;
+            plan->sees_typed |= reads_typed && sees_rows_before(step->op);
+        }
+        plan->slots[step->out].typed |= typed && step->rows == RP_ROWS_TOKENS;
+    }
 }
 
 bool rp_graph_is_causal(const rp_graph *graph)

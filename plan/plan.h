@@ -46,6 +46,7 @@ struct rp_slot {
     size_t first, last;        /* steps during which it is alive, by its uses */
     bool is_output;            /* alive to the end */
     bool in_chunk;             /* by chunk: lives in the worker's scratch */
+    bool typed;                /* rows of tokens that depend on the question type */
     uint64_t offset[RP_MODES]; /* bytes into the arena, or into the chunk's scratch when in_chunk */
 };
 
@@ -188,6 +189,7 @@ struct rp_plan {
     uint64_t
         step_scratch; /* where that of a step which works by row begins, behind chunks' values */
     size_t attention_query_rows; /* least query rows of an attention task */
+    bool sees_typed;             /* rows see others before them that are typed */
     char *names;                 /* the strings of steps, outputs and tables */
     size_t names_bytes;
     uint64_t own_bytes;     /* of the plan itself: this struct, the arrays, names and tables */
@@ -271,6 +273,9 @@ static inline bool rp_rope_has_options(const rp_plan *plan, const struct rp_step
 {
     return plan->indices[step->p.rope.index].parameter == RP_POSITION_IN_OPTION;
 }
+
+/* plan/parents.c: finds what depends on question types. */
+void rp_plan_find_typed(rp_plan *plan);
 
 /* plan/joins.c: finds the steps that run together with the one before them. */
 void rp_plan_find_joins(rp_plan *plan);

@@ -9,10 +9,10 @@
  *
  * A row that several experts multiply is rounded once, so their `up` weights share one vector of
  * factors, w being the largest of all of them; each `down` has its own, from the rows that chose
- * its expert.  The product that chooses experts stays in FP32: to choose another one is the
+ * its expert.  The products that choose experts stay in FP32: to choose another one is the
  * largest error that there is.
  */
-#include "plan/plan.h"
+#include "plan/run.h"
 
 #include "pool/error.h"
 #include "pool/fpenv.h"
@@ -52,6 +52,7 @@ struct quantizing {
                        column and, for an expert's `down`, how many rows; or NULL */
     size_t n_weights;
     bool *may;           /* nodes whose products can be INT8 */
+    bool *routes;        /* nodes whose results decide which experts run */
     const rp_plan *plan; /* of the calibration */
     float **kept;        /* by slot: what chosen experts read in a batch; else NULL */
 };
@@ -103,32 +104,43 @@ static rp_weight weight_at(const struct rp_node *node, size_t k)
     }
 }
 
-/* Whether a product's result decides which experts run. */
-static bool routes(const rp_graph *graph, size_t product)
+/* Finds the products whose results decide which experts run, also through other ops: an addition
+ * too that is a product's residual.  What such a product multiplies does not decide any more, it is
+ * any row.  Values come before those who read them, so one pass back is enough. */
+static void find_routes(struct quantizing *q)
 {
-    for (size_t i = 0; i < graph->n_nodes; i++)
-        if (graph->nodes[i].op == RP_OP_EXPERTS && graph->nodes[i].in[1] == (rp_value)product)
-            return true;
-    return false;
+    for (size_t i = q->graph->n_nodes; i-- > 0;) {
+        const struct rp_node *node = &q->graph->nodes[i];
+        if (node->op == RP_OP_EXPERTS)
+            q->routes[node->in[1]] = true;
+        const size_t operands = node->op == RP_OP_GEMM ? 1 : node->op == RP_OP_EXPERTS ? 2 : 0;
+        for (size_t k = operands; q->routes[i] && k < node->n_in; k++)
+            if (node->in[k] >= 0)
+                q->routes[node->in[k]] = true;
+    }
 }
 
-/* Whether nothing else uses the experts' weights, and none of them is used twice. */
-static bool used_once(const struct quantizing *q, const struct rp_node *node)
+/* Whether nothing else uses the experts' weights, none of them is used twice, and none was turned
+ * for another graph, with factors that others share. */
+static bool are_its_own(const struct quantizing *q, const struct rp_node *node)
 {
-    for (size_t k = 0; k < count_weights(node); k++)
-        if (q->choices[weight_at(node, k)].uses != 1)
+    for (size_t k = 0; k < count_weights(node); k++) {
+        const rp_weight w = weight_at(node, k);
+        if (q->choices[w].uses != 1 || rp_weights_entry(q->weights, w)->int8)
             return false;
+    }
     return true;
 }
 
 static bool may_be_int8(const struct quantizing *q, const struct rp_step *step)
 {
-    if (step->rows != RP_ROWS_TOKENS || matches(q->options->keep, step->name))
+    if (step->rows != RP_ROWS_TOKENS || q->routes[step->node] ||
+        matches(q->options->keep, step->name))
         return false;
     if (step->op == RP_OP_GEMM)
-        return step->p.gemm.k <= RP_QGEMM_K_MAX && !routes(q->graph, step->node);
-    return step->op == RP_OP_EXPERTS && !step->p.experts.int8 && step->width <= RP_QGEMM_K_MAX &&
-           step->p.experts.inner <= RP_QGEMM_K_MAX && used_once(q, &q->graph->nodes[step->node]);
+        return step->p.gemm.k <= RP_QGEMM_K_MAX;
+    return step->op == RP_OP_EXPERTS && step->width <= RP_QGEMM_K_MAX &&
+           step->p.experts.inner <= RP_QGEMM_K_MAX && are_its_own(q, &q->graph->nodes[step->node]);
 }
 
 static void count_uses(struct quantizing *q)
@@ -163,6 +175,7 @@ static void choose(struct quantizing *q)
 {
     const struct rp_node *nodes = q->graph->nodes;
     count_uses(q);
+    find_routes(q);
     for (size_t s = 0; s < q->plan->n_steps; s++) {
         const struct rp_step *step = &q->plan->steps[s];
         if (!may_be_int8(q, step))
@@ -252,8 +265,6 @@ static rp_status make_cubes(struct quantizing *q, rp_error *err)
 /* Room for what chosen experts read: rows and logits. */
 static rp_status make_room(struct quantizing *q, size_t rows, rp_error *err)
 {
-    if (rows > INT32_MAX)
-        return RP_OK; /* no session takes such a batch */
     for (size_t s = 0; s < q->plan->n_steps; s++) {
         const struct rp_step *step = &q->plan->steps[s];
         for (size_t k = 0; step->op == RP_OP_EXPERTS && is_chosen(q, step) && k < 2; k++) {
@@ -296,9 +307,10 @@ static rp_status observe_batch(struct quantizing *q, const rp_batch *batch, rp_e
     rp_session *session;
     const rp_observer observer = {
         .struct_size = sizeof observer, .want = want, .show = add_cubes, .context = q};
-    const rp_bucket bucket = {.tokens = (size_t)batch->cu[batch->n_seqs],
+    const size_t tokens = (size_t)batch->cu[batch->n_seqs];
+    const rp_bucket bucket = {.tokens = tokens ? tokens : 1, /* no bucket is empty */
                               .seqs = batch->n_seqs,
-                              .markers = batch->mcu ? (size_t)batch->mcu[batch->n_seqs] : 0};
+                              .markers = batch->markers ? (size_t)batch->mcu[batch->n_seqs] : 0};
     rp_session_options_init(&options);
     options.pool = q->options->pool;
     options.no_prune = true; /* as the plan that it is observed by */
@@ -313,6 +325,7 @@ static rp_status observe_batch(struct quantizing *q, const rp_batch *batch, rp_e
 
 static rp_status run_batch(struct quantizing *q, const rp_batch *batch, rp_error *err)
 {
+    RP_TRY(rp_batch_check(batch, err));
     const size_t rows = (size_t)batch->cu[batch->n_seqs];
     rp_status status = make_room(q, rows, err);
     if (status == RP_OK)
@@ -394,8 +407,11 @@ static rp_status calibrate(struct quantizing *q, rp_error *err)
         RP_TRY(check_random(q, err));
         return run_random(q, err);
     }
-    for (size_t b = 0; b < q->options->n_batches; b++)
-        RP_TRY(run_batch(q, &q->options->batches[b], err));
+    for (size_t b = 0; b < q->options->n_batches; b++) {
+        const rp_status s = run_batch(q, &q->options->batches[b], err);
+        if (s != RP_OK)
+            return rp_fail_within(err, s, "calibration batch %zu", b);
+    }
     return RP_OK;
 }
 
@@ -571,7 +587,7 @@ static rp_status check_options(const rp_quantize_options *o, rp_error *err)
 
 static rp_status quantize(struct quantizing *q, rp_error *err)
 {
-    if (!q->choices || !q->cubes || !q->may || !q->kept)
+    if (!q->choices || !q->cubes || !q->may || !q->routes || !q->kept)
         return rp_fail(err, RP_ERR_NOMEM, "no memory to quantise %zu weights", q->n_weights);
     choose(q);
     RP_TRY(calibrate(q, err));
@@ -601,6 +617,7 @@ static rp_status quantize_graph(rp_weights *weights, const rp_graph *graph,
                            .plan = plan};
     q.choices = calloc(q.n_weights + 1, sizeof *q.choices);
     q.may = calloc(graph->n_nodes, sizeof *q.may);
+    q.routes = calloc(graph->n_nodes, sizeof *q.routes);
     q.kept = calloc(plan->n_slots, sizeof *q.kept);
     q.cubes = calloc(q.n_weights + 1, sizeof *q.cubes);
     const rp_status status = quantize(&q, err);
@@ -609,6 +626,7 @@ static rp_status quantize_graph(rp_weights *weights, const rp_graph *graph,
     free(q.cubes);
     free(q.choices);
     free(q.may);
+    free(q.routes);
     free(q.kept);
     rp_plan_destroy(plan);
     return status;

@@ -304,14 +304,23 @@ static inline bool rp_op_multiplies(enum rp_op op)
 #define RP_EXPERTS_ROWS ((size_t)192)
 bool rp_experts_scratch_bytes(const struct rp_step *step, size_t rows, size_t *out);
 
-/* For calibrating: adds to cubes[down[e]], of each expert e, the |cubes| of what its `down`
- * multiplies, column by column, row after row, and behind them how many rows.  x and logits: rows
- * as the step reads them; the step is in FP32.  The sums do not depend on the pool.  RP_ERR_NOMEM,
- * and what a pool fails with. */
+/* Of rows that a weight multiplies when a model is calibrated: the sums of the |cubes| of each
+ * column, and how many rows. */
+struct rp_cubes {
+    double *columns;
+    size_t rows;
+};
+
+/* For calibrating: adds to cubes[down[e]], of each expert e, the rows that its `down` multiplies,
+ * one after the other.  x and logits: rows as the step reads them; the step is in FP32.  The sums
+ * do not depend on the pool.  RP_ERR_NOMEM, and what a pool fails with. */
 RP_CHECKED rp_status rp_experts_add_cubes(const struct rp_step *step, const rp_plan *plan,
                                           const float *x, const float *logits, size_t rows,
                                           rp_pool *pool, const rp_weight *down,
-                                          double *const *cubes, rp_error *err);
+                                          struct rp_cubes *cubes, rp_error *err);
+
+/* plan/calibrate.c: adds rows side by side, of as many columns as the cubes have. */
+void rp_cubes_add(struct rp_cubes *cubes, const float *x, size_t rows, size_t width);
 
 /* plan/arrange.c: live ranges, steps that join others, segments, both layouts, arena and scratch
  * sizes. */

@@ -11,31 +11,49 @@
 #include "plan/graph.h"
 #include "plan/run.h"
 
-static const char *refusal(enum rp_op op, bool causal, bool options, rp_pooling pooling)
+/* Of an op that refuses parents, what is it that does. */
+static const char *refusal(enum rp_op op)
 {
-    if (op == RP_OP_ATTENTION && !causal)
-        return "attention that is not causal";
-    if (op == RP_OP_POOL && pooling != RP_POOL_LAST)
-        return "pooling of other rows than the last";
-    if (op == RP_OP_ROPE && options)
-        return "positions of options";
-    if (op == RP_OP_INPUT)
-        return "input";
-    if (op == RP_OP_CROSS_ATTENTION)
-        return "cross attention";
-    return NULL;
+    switch (op) {
+    case RP_OP_ATTENTION: return "attention that is not causal";
+    case RP_OP_POOL: return "pooling of other rows than the last";
+    case RP_OP_ROPE: return "positions of options";
+    case RP_OP_INPUT: return "input";
+    default: return "cross attention";
+    }
+}
+
+static bool step_refuses(const rp_plan *plan, const struct rp_step *step)
+{
+    switch (step->op) {
+    case RP_OP_ATTENTION: return !step->p.attention.causal;
+    case RP_OP_POOL: return step->p.pooling != RP_POOL_LAST;
+    case RP_OP_ROPE: return rp_rope_has_options(plan, step);
+    case RP_OP_INPUT:
+    case RP_OP_CROSS_ATTENTION: return true;
+    default: return false;
+    }
+}
+
+static bool node_refuses(const struct rp_node *node)
+{
+    switch (node->op) {
+    case RP_OP_ATTENTION: return !node->p.attention.causal;
+    case RP_OP_POOL: return node->p.pooling != RP_POOL_LAST;
+    case RP_OP_ROPE: return node->p.rope.options.options;
+    case RP_OP_INPUT:
+    case RP_OP_CROSS_ATTENTION: return true;
+    default: return false;
+    }
 }
 
 const char *rp_step_refuses_parents(const rp_plan *plan, const struct rp_step *step)
 {
-    const bool attends = step->op == RP_OP_ATTENTION, pools = step->op == RP_OP_POOL;
-    const bool options = step->op == RP_OP_ROPE && rp_rope_has_options(plan, step);
     /* Of the gathers that lead to the pooling of first rows, the last is the pooling itself. */
     if (step->op == RP_OP_GATHER && step->p.gather == RP_READ_FIRST &&
         plan->slots[step->in[0]].rows == step->rows)
         return "pooling of the first row";
-    return refusal(step->op, attends && step->p.attention.causal, options,
-                   pools ? step->p.pooling : RP_POOL_LAST);
+    return step_refuses(plan, step) ? refusal(step->op) : NULL;
 }
 
 /* Tables that are indexed by the question type. */
@@ -72,13 +90,8 @@ void rp_plan_find_typed(rp_plan *plan)
 
 bool rp_graph_is_causal(const rp_graph *graph)
 {
-    for (size_t i = 0; i < graph->n_nodes; i++) {
-        const struct rp_node *node = &graph->nodes[i];
-        const bool attends = node->op == RP_OP_ATTENTION, pools = node->op == RP_OP_POOL;
-        const bool options = node->op == RP_OP_ROPE && node->p.rope.options.options;
-        if (refusal(node->op, attends && node->p.attention.causal, options,
-                    pools ? node->p.pooling : RP_POOL_LAST))
+    for (size_t i = 0; i < graph->n_nodes; i++)
+        if (node_refuses(&graph->nodes[i]))
             return false;
-    }
     return graph->failed.status == RP_OK;
 }

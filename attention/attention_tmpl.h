@@ -304,14 +304,15 @@ static void band_product(const struct view *see, size_t row, size_t from, size_t
 
 /* The rows of a sequence, of the columns of one head's keys or values. */
 struct rows {
-    const float *prefix, *own; /* row 0 of the prefix and of what follows it */
-    size_t n_prefix, ld;
+    const float *own,
+        *prefix; /* the row of key first_key, and of key 0 where that is another one */
+    size_t first_key, ld;
 };
 
 static const float *row_of(const struct rows *from, size_t j)
 {
-    return j < from->n_prefix ? from->prefix + j * from->ld
-                              : from->own + (j - from->n_prefix) * from->ld;
+    return j < from->first_key ? from->prefix + j * from->ld
+                               : from->own + (j - from->first_key) * from->ld;
 }
 
 /* Rows of n columns, transposed into columns [r, end) of panel[n][16]. */
@@ -338,7 +339,7 @@ static void pack_keys(float *panels, const struct rows *from, size_t key0, size_
 {
     while (j < end) {
         float *const panel = panels + ((j - key0) & ~(size_t)15) * head_dim;
-        const size_t lane = (j - key0) % 16, border = j < from->n_prefix ? from->n_prefix : end;
+        const size_t lane = (j - key0) % 16, border = j < from->first_key ? from->first_key : end;
         size_t next = j - lane + 16 < end ? j - lane + 16 : end;
         next = next < border ? next : border;
         pack_key_rows(panel, lane, lane + (next - j), row_of(from, j), from->ld, head_dim);
@@ -514,7 +515,7 @@ static struct rows rows_of(const struct part *part, size_t column)
     const struct rp_attention_args *const args = part->args;
     return (struct rows){.prefix = args->qkv + args->prefix_row0 * args->ld + column,
                          .own = args->qkv + part->row0 * args->ld + column,
-                         .n_prefix = args->n_prefix,
+                         .first_key = args->n_prefix,
                          .ld = args->ld};
 }
 
@@ -637,9 +638,9 @@ static void pack_run(const struct part *part, size_t row, size_t key, size_t n)
     const struct rp_attention_args *const args = part->args;
     const size_t d = args->head_dim, at_key = (args->n_heads + part->kv_head) * d;
     const float *const from = args->qkv + (part->row0 + row) * args->ld + at_key;
-    const struct rows keys = {.own = from, .n_prefix = key, .ld = args->ld};
+    const struct rows keys = {.own = from, .first_key = key, .ld = args->ld};
     const struct rows values = {
-        .own = from + key_heads_of(args) * d, .n_prefix = key, .ld = args->ld};
+        .own = from + key_heads_of(args) * d, .first_key = key, .ld = args->ld};
     pack(part, &keys, &values, key, key + n);
 }
 

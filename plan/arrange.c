@@ -236,6 +236,7 @@ rp_status rp_plan_arrange(rp_plan *plan, bool no_fuse, rp_error *err)
     uint64_t by_step, by_chunk, chunk;
     size_t most_rows = 0;
     find_live_ranges(plan);
+    rp_plan_find_typed(plan);
     if (!no_fuse)
         rp_plan_find_joins(plan);
     find_segments(plan);

@@ -18,7 +18,6 @@
 #include "pool/error.h"
 #include "pool/memory.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -259,18 +258,8 @@ struct calibration {
     unsigned char *scratch;           /* of each worker, for a block of rows */
     size_t scratch_bytes;
     const rp_weight *down;
-    double *const *cubes;
+    struct rp_cubes *cubes;
 };
-
-static void add_cubes(const float *x, size_t rows, size_t width, double *cubes)
-{
-    for (size_t r = 0; r < rows; r++)
-        for (size_t j = 0; j < width; j++) {
-            const double a = fabs((double)x[r * width + j]);
-            cubes[j] += a * a * a;
-        }
-    cubes[width] += (double)rows;
-}
 
 static void calibrate_expert(void *arg, size_t e, int worker)
 {
@@ -282,7 +271,7 @@ static void calibrate_expert(void *arg, size_t e, int worker)
         rows = block_rows(c->first[e + 1] - i);
         gather(step, c->x, step->width, c->order + i, rows, part[PART_X]);
         run_up(step, c->plan, &step->p.experts.each[e], rows, part);
-        add_cubes(part[PART_GATED], rows, step->p.experts.inner, c->cubes[c->down[e]]);
+        rp_cubes_add(&c->cubes[c->down[e]], part[PART_GATED], rows, step->p.experts.inner);
     }
 }
 
@@ -306,7 +295,7 @@ static rp_status calibrate(struct calibration *c, const float *logits, size_t ro
 
 rp_status rp_experts_add_cubes(const struct rp_step *step, const rp_plan *plan, const float *x,
                                const float *logits, size_t rows, rp_pool *pool,
-                               const rp_weight *down, double *const *cubes, rp_error *err)
+                               const rp_weight *down, struct rp_cubes *cubes, rp_error *err)
 {
     const size_t n = step->p.experts.n_experts, used = step->p.experts.n_used;
     const size_t places = (rows < CHOOSING_ROWS ? rows : CHOOSING_ROWS) * used + 1;

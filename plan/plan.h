@@ -46,6 +46,7 @@ struct rp_slot {
     size_t first, last;        /* steps during which it is alive, by its uses */
     bool is_output;            /* alive to the end */
     bool in_chunk;             /* by chunk: lives in the worker's scratch */
+    bool typed;                /* rows of tokens that depend on the question type */
     uint64_t offset[RP_MODES]; /* bytes into the arena, or into the chunk's scratch when in_chunk */
 };
 
@@ -188,6 +189,7 @@ struct rp_plan {
     uint64_t
         step_scratch; /* where that of a step which works by row begins, behind chunks' values */
     size_t attention_query_rows; /* least query rows of an attention task */
+    bool sees_typed;             /* rows see others before them that are typed */
     char *names;                 /* the strings of steps, outputs and tables */
     size_t names_bytes;
     uint64_t own_bytes;     /* of the plan itself: this struct, the arrays, names and tables */
@@ -273,6 +275,9 @@ static inline bool rp_rope_has_options(const rp_plan *plan, const struct rp_step
     return plan->indices[step->p.rope.index].parameter == RP_POSITION_IN_OPTION;
 }
 
+/* plan/parents.c: finds what depends on question types. */
+void rp_plan_find_typed(rp_plan *plan);
+
 /* plan/joins.c: finds the steps that run together with the one before them. */
 void rp_plan_find_joins(rp_plan *plan);
 
@@ -300,14 +305,23 @@ static inline bool rp_op_multiplies(enum rp_op op)
 #define RP_EXPERTS_ROWS ((size_t)192)
 bool rp_experts_scratch_bytes(const struct rp_step *step, size_t rows, size_t *out);
 
-/* For calibrating: adds to cubes[down[e]], of each expert e, the |cubes| of what its `down`
- * multiplies, column by column, row after row, and behind them how many rows.  x and logits: rows
- * as the step reads them; the step is in FP32.  The sums do not depend on the pool.  RP_ERR_NOMEM,
- * and what a pool fails with. */
+/* Of rows that a weight multiplies when a model is calibrated: the sums of the |cubes| of each
+ * column, and how many rows. */
+struct rp_cubes {
+    double *columns;
+    size_t rows;
+};
+
+/* For calibrating: adds to cubes[down[e]], of each expert e, the rows that its `down` multiplies,
+ * one after the other.  x and logits: rows as the step reads them; the step is in FP32.  The sums
+ * do not depend on the pool.  RP_ERR_NOMEM, and what a pool fails with. */
 RP_CHECKED rp_status rp_experts_add_cubes(const struct rp_step *step, const rp_plan *plan,
                                           const float *x, const float *logits, size_t rows,
                                           rp_pool *pool, const rp_weight *down,
-                                          double *const *cubes, rp_error *err);
+                                          struct rp_cubes *cubes, rp_error *err);
+
+/* plan/calibrate.c: adds rows side by side, of as many columns as the cubes have. */
+void rp_cubes_add(struct rp_cubes *cubes, const float *x, size_t rows, size_t width);
 
 /* plan/arrange.c: live ranges, steps that join others, segments, both layouts, arena and scratch
  * sizes. */

@@ -4,6 +4,20 @@
 
 #include "pool/error.h"
 
+rp_status rp_batch_check(const rp_batch *b, rp_error *err)
+{
+    if (b->struct_size != sizeof *b)
+        return rp_fail(err, RP_ERR_INVALID, "rp_batch has struct_size %zu, expected %zu",
+                       b->struct_size, sizeof *b);
+    if (b->n_seqs == 0 || !b->cu)
+        return rp_fail(err, RP_ERR_INVALID, "the batch has no sequences");
+    if (b->cu[b->n_seqs] < 0)
+        return rp_fail(err, RP_ERR_INVALID, "the batch has %d tokens", b->cu[b->n_seqs]);
+    if (b->markers && (!b->mcu || b->mcu[b->n_seqs] < 0))
+        return rp_fail(err, RP_ERR_INVALID, "the batch has markers but no mcu that counts them");
+    return RP_OK;
+}
+
 static rp_status check_starts(const char *what, const int32_t *cu, size_t n_seqs, rp_error *err)
 {
     if (cu[0] != 0)
@@ -49,12 +63,27 @@ static rp_status check_parent(const rp_batch *b, size_t s, rp_error *err)
     return RP_OK;
 }
 
+/* The parent's rows were made with its own type, and the child would have made them with its. */
+static rp_status check_parents_type(const struct rp_run *run, size_t s, rp_error *err)
+{
+    const rp_batch *b = run->batch;
+    const int32_t parent = b->parents[s];
+    if (!run->plan->sees_typed || !b->qtypes || rp_batch_rows_before(b, s) == 0 ||
+        b->qtypes[s] == b->qtypes[parent])
+        return RP_OK;
+    return rp_fail(err, RP_ERR_INVALID,
+                   "sequence %zu is of question type %d, and its parent %d of type %d: rows of "
+                   "tokens depend on it",
+                   s, b->qtypes[s], parent, b->qtypes[parent]);
+}
+
 static rp_status check_parents(const struct rp_run *run, rp_error *err)
 {
     const rp_batch *b = run->batch;
     bool any = false;
     for (size_t s = 0; b->parents && s < b->n_seqs; s++) {
         RP_TRY(check_parent(b, s, err));
+        RP_TRY(check_parents_type(run, s, err));
         any |= b->parents[s] != -1;
     }
     for (size_t s = 0; any && s < run->plan->n_steps; s++) {

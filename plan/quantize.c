@@ -9,24 +9,18 @@
  *
  * A row that several experts multiply is rounded once, so their `up` weights share one vector of
  * factors, w being the largest of all of them; each `down` has its own, from the rows that chose
- * its expert.  The product that chooses experts stays in FP32: to choose another one is the
+ * its expert.  The products that choose experts stay in FP32: to choose another one is the
  * largest error that there is.
  */
-#include "plan/plan.h"
+#include "plan/quantize.h"
 
 #include "pool/error.h"
 #include "pool/fpenv.h"
-#include "pool/memory.h"
 
 #include <fnmatch.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Random ids, when there are no texts: sequences x length. */
-#define CALIBRATION_SEQS   32
-#define CALIBRATION_LENGTH 32
-#define CALIBRATION_SEED   UINT64_C(0x72616e6b706c616e)
 
 /* No factor is further than this from their mean: a column that the calibration hardly saw must not
  * blow up what a text puts there. */
@@ -42,27 +36,6 @@ void rp_quantize_options_init(rp_quantize_options *options)
     *options =
         (rp_quantize_options){.struct_size = sizeof *options, .precision = RP_PRECISION_INT8};
 }
-
-struct quantizing {
-    rp_weights *weights;
-    const rp_graph *graph;
-    const rp_quantize_options *options;
-    struct choice *choices; /* of each weight */
-    double **cubes; /* of those with factors of their own: sums of the first operand's |cubes| by
-                       column and, for an expert's `down`, how many rows; or NULL */
-    size_t n_weights;
-    bool *may;           /* nodes whose products can be INT8 */
-    const rp_plan *plan; /* of the calibration */
-    float **kept;        /* by slot: what chosen experts read in a batch; else NULL */
-};
-
-struct choice {
-    size_t uses;             /* by the graph's ops */
-    bool chosen;             /* it becomes INT8 */
-    const rp_weight *shared; /* with the factors of the first of these; NULL: its own */
-    size_t n_shared;
-    bool of_few; /* rows, maybe: an expert's `down` */
-};
 
 /* ---- choosing ----------------------------------------------------------------------------------
  */
@@ -93,8 +66,7 @@ static size_t count_weights(const struct rp_node *node)
     }
 }
 
-/* -1: it has no such one. */
-static rp_weight weight_at(const struct rp_node *node, size_t k)
+rp_weight rp_node_weight(const struct rp_node *node, size_t k)
 {
     switch (node->op) {
     case RP_OP_EMBED: return node->p.embed.tables[k].table;
@@ -103,49 +75,60 @@ static rp_weight weight_at(const struct rp_node *node, size_t k)
     }
 }
 
-/* Whether a product's result decides which experts run. */
-static bool routes(const rp_graph *graph, size_t product)
+/* Finds the products whose results decide which experts run, also through other ops: an addition
+ * too that is a product's residual.  What such a product multiplies does not decide any more, it is
+ * any row.  Values come before those who read them, so one pass back is enough. */
+static void find_routes(struct rp_quantizing *q)
 {
-    for (size_t i = 0; i < graph->n_nodes; i++)
-        if (graph->nodes[i].op == RP_OP_EXPERTS && graph->nodes[i].in[1] == (rp_value)product)
-            return true;
-    return false;
+    for (size_t i = q->graph->n_nodes; i-- > 0;) {
+        const struct rp_node *node = &q->graph->nodes[i];
+        if (node->op == RP_OP_EXPERTS)
+            q->routes[node->in[1]] = true;
+        const size_t operands = node->op == RP_OP_GEMM ? 1 : node->op == RP_OP_EXPERTS ? 2 : 0;
+        for (size_t k = operands; q->routes[i] && k < node->n_in; k++)
+            if (node->in[k] >= 0)
+                q->routes[node->in[k]] = true;
+    }
 }
 
-/* Whether nothing else uses the experts' weights, and none of them is used twice. */
-static bool used_once(const struct quantizing *q, const struct rp_node *node)
+/* Whether nothing else uses the experts' weights, none of them is used twice, and none was turned
+ * for another graph, with factors that others share. */
+static bool are_its_own(const struct rp_quantizing *q, const struct rp_node *node)
 {
-    for (size_t k = 0; k < count_weights(node); k++)
-        if (q->choices[weight_at(node, k)].uses != 1)
+    for (size_t k = 0; k < count_weights(node); k++) {
+        const rp_weight w = rp_node_weight(node, k);
+        if (q->choices[w].uses != 1 || rp_weights_entry(q->weights, w)->int8)
             return false;
+    }
     return true;
 }
 
-static bool may_be_int8(const struct quantizing *q, const struct rp_step *step)
+static bool may_be_int8(const struct rp_quantizing *q, const struct rp_step *step)
 {
-    if (step->rows != RP_ROWS_TOKENS || matches(q->options->keep, step->name))
+    if (step->rows != RP_ROWS_TOKENS || q->routes[step->node] ||
+        matches(q->options->keep, step->name))
         return false;
     if (step->op == RP_OP_GEMM)
-        return step->p.gemm.k <= RP_QGEMM_K_MAX && !routes(q->graph, step->node);
-    return step->op == RP_OP_EXPERTS && !step->p.experts.int8 && step->width <= RP_QGEMM_K_MAX &&
-           step->p.experts.inner <= RP_QGEMM_K_MAX && used_once(q, &q->graph->nodes[step->node]);
+        return step->p.gemm.k <= RP_QGEMM_K_MAX;
+    return step->op == RP_OP_EXPERTS && step->width <= RP_QGEMM_K_MAX &&
+           step->p.experts.inner <= RP_QGEMM_K_MAX && are_its_own(q, &q->graph->nodes[step->node]);
 }
 
-static void count_uses(struct quantizing *q)
+static void count_uses(struct rp_quantizing *q)
 {
     for (size_t i = 0; i < q->graph->n_nodes; i++)
         for (size_t k = 0; k < count_weights(&q->graph->nodes[i]); k++) {
-            const rp_weight w = weight_at(&q->graph->nodes[i], k);
+            const rp_weight w = rp_node_weight(&q->graph->nodes[i], k);
             if (w >= 0)
                 q->choices[w].uses++;
         }
 }
 
 /* A node's products, if nothing else speaks against it. */
-static void choose_node(struct quantizing *q, const struct rp_node *node)
+static void choose_node(struct rp_quantizing *q, const struct rp_node *node)
 {
     if (node->op == RP_OP_GEMM) {
-        q->choices[weight_at(node, 0)].chosen = true;
+        q->choices[rp_node_weight(node, 0)].chosen = true;
         return;
     }
     const size_t n = (size_t)node->p.experts.options.n_experts;
@@ -154,15 +137,16 @@ static void choose_node(struct quantizing *q, const struct rp_node *node)
         q->choices[up[e]].chosen = q->choices[down[e]].chosen = true;
         q->choices[up[e]].shared = up;
         q->choices[up[e]].n_shared = n;
-        q->choices[down[e]].of_few = true;
+        q->choices[down[e]].is_down = true;
     }
 }
 
 /* A weight is chosen when every use of it can be INT8, and the weights of experts all together. */
-static void choose(struct quantizing *q)
+static void choose(struct rp_quantizing *q)
 {
     const struct rp_node *nodes = q->graph->nodes;
     count_uses(q);
+    find_routes(q);
     for (size_t s = 0; s < q->plan->n_steps; s++) {
         const struct rp_step *step = &q->plan->steps[s];
         if (!may_be_int8(q, step))
@@ -172,231 +156,14 @@ static void choose(struct quantizing *q)
     }
     for (size_t i = 0; i < q->graph->n_nodes; i++)
         for (size_t k = 0; !q->may[i] && k < count_weights(&nodes[i]); k++)
-            if (weight_at(&nodes[i], k) >= 0)
-                q->choices[weight_at(&nodes[i], k)].chosen = false;
+            if (rp_node_weight(&nodes[i], k) >= 0)
+                q->choices[rp_node_weight(&nodes[i], k)].chosen = false;
 }
 
-/* Whether a weight is turned with factors of its own. */
-static bool leads(const struct quantizing *q, size_t w)
+bool rp_quantizing_leads(const struct rp_quantizing *q, size_t w)
 {
-    const struct choice *c = &q->choices[w];
+    const struct rp_choice *c = &q->choices[w];
     return c->chosen && (!c->shared || c->shared[0] == (rp_weight)w);
-}
-
-/* ---- calibrating -------------------------------------------------------------------------------
- */
-
-/* The first weight that multiplies a step's first operand. */
-static rp_weight weight_of(const struct quantizing *q, const struct rp_step *step)
-{
-    return weight_at(&q->graph->nodes[step->node], 0);
-}
-
-static bool is_chosen(const struct quantizing *q, const struct rp_step *step)
-{
-    return (step->op == RP_OP_GEMM || step->op == RP_OP_EXPERTS) &&
-           q->choices[weight_of(q, step)].chosen;
-}
-
-/* Whether the step's result is the first operand of a chosen product; the weights of them in turn.
- */
-static rp_weight next_reader(const struct quantizing *q, size_t index, size_t *from)
-{
-    const int32_t slot = q->plan->steps[index].out;
-    for (size_t s = *from; s < q->plan->n_steps; s++) {
-        const struct rp_step *step = &q->plan->steps[s];
-        if (!is_chosen(q, step) || step->in[0] != slot)
-            continue;
-        *from = s + 1;
-        return weight_of(q, step);
-    }
-    return -1;
-}
-
-static bool want(void *context, const rp_step_info *info)
-{
-    const struct quantizing *q = context;
-    size_t from = 0;
-    return q->kept[q->plan->steps[info->index].out] || next_reader(q, info->index, &from) >= 0;
-}
-
-static rp_status add_cubes(void *context, const rp_step_info *info, const rp_view *view)
-{
-    struct quantizing *q = context;
-    float *kept = q->kept[q->plan->steps[info->index].out];
-    rp_weight w;
-    for (size_t from = 0; (w = next_reader(q, info->index, &from)) >= 0;)
-        for (size_t r = 0; r < view->rows; r++)
-            for (size_t j = 0; j < view->width; j++) {
-                const double x = fabs((double)view->data[r * view->width + j]);
-                q->cubes[w][j] += x * x * x;
-            }
-    if (kept)
-        memcpy(kept, view->data, view->rows * view->width * sizeof *kept);
-    return RP_OK;
-}
-
-static rp_status make_cubes(struct quantizing *q, rp_error *err)
-{
-    for (size_t w = 0; w < q->n_weights; w++) {
-        if (!leads(q, w))
-            continue;
-        const size_t cols = rp_weights_entry(q->weights, (rp_weight)w)->cols;
-        q->cubes[w] = calloc(cols + 1, sizeof **q->cubes);
-        if (!q->cubes[w])
-            return rp_fail(err, RP_ERR_NOMEM, "no memory for the ranges of %zu columns", cols);
-    }
-    return RP_OK;
-}
-
-/* Room for what chosen experts read: rows and logits. */
-static rp_status make_room(struct quantizing *q, size_t rows, rp_error *err)
-{
-    if (rows > INT32_MAX)
-        return RP_OK; /* no session takes such a batch */
-    for (size_t s = 0; s < q->plan->n_steps; s++) {
-        const struct rp_step *step = &q->plan->steps[s];
-        for (size_t k = 0; step->op == RP_OP_EXPERTS && is_chosen(q, step) && k < 2; k++) {
-            float **kept = &q->kept[step->in[k]];
-            if (!*kept)
-                *kept = calloc(rows + 1, q->plan->slots[step->in[k]].width * sizeof **kept);
-            if (!*kept)
-                return rp_fail(err, RP_ERR_NOMEM, "no memory to calibrate with %zu tokens", rows);
-        }
-    }
-    return RP_OK;
-}
-
-static void free_room(struct quantizing *q)
-{
-    for (size_t i = 0; i < q->plan->n_slots; i++) {
-        free(q->kept[i]);
-        q->kept[i] = NULL;
-    }
-}
-
-/* The cubes of what experts' `down` multiplied in the batch that ran. */
-static rp_status add_inner_cubes(struct quantizing *q, size_t rows, rp_error *err)
-{
-    for (size_t s = 0; s < q->plan->n_steps; s++) {
-        const struct rp_step *step = &q->plan->steps[s];
-        if (step->op != RP_OP_EXPERTS || !is_chosen(q, step))
-            continue;
-        const rp_weight *weights = q->graph->nodes[step->node].p.experts.weights;
-        RP_TRY(rp_experts_add_cubes(step, q->plan, q->kept[step->in[0]], q->kept[step->in[1]], rows,
-                                    q->options->pool, weights + step->p.experts.n_experts, q->cubes,
-                                    err));
-    }
-    return RP_OK;
-}
-
-static rp_status observe_batch(struct quantizing *q, const rp_batch *batch, rp_error *err)
-{
-    rp_session_options options;
-    rp_session *session;
-    const rp_observer observer = {
-        .struct_size = sizeof observer, .want = want, .show = add_cubes, .context = q};
-    const rp_bucket bucket = {.tokens = (size_t)batch->cu[batch->n_seqs],
-                              .seqs = batch->n_seqs,
-                              .markers = batch->mcu ? (size_t)batch->mcu[batch->n_seqs] : 0};
-    rp_session_options_init(&options);
-    options.pool = q->options->pool;
-    options.no_prune = true; /* as the plan that it is observed by */
-    options.buckets = &bucket;
-    options.n_buckets = 1;
-    RP_TRY(rp_session_create(q->graph, q->weights, &options, &session, err));
-    rp_session_observe(session, &observer);
-    const rp_status status = rp_session_run(session, batch, err);
-    rp_session_destroy(session);
-    return status;
-}
-
-static rp_status run_batch(struct quantizing *q, const rp_batch *batch, rp_error *err)
-{
-    const size_t rows = (size_t)batch->cu[batch->n_seqs];
-    rp_status status = make_room(q, rows, err);
-    if (status == RP_OK)
-        status = observe_batch(q, batch, err);
-    if (status == RP_OK)
-        status = add_inner_cubes(q, rows, err);
-    free_room(q);
-    return status;
-}
-
-/* splitmix64: a fixed seed gives the same ids everywhere. */
-static uint64_t next_random(uint64_t *state)
-{
-    uint64_t z = (*state += UINT64_C(0x9e3779b97f4a7c15));
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
-
-/* How many ids the graph has, and how long a sequence may be, by its tables. */
-static void find_limits(const struct quantizing *q, size_t *ids, size_t *length)
-{
-    *ids = SIZE_MAX;
-    *length = CALIBRATION_LENGTH;
-    for (size_t i = 0; i < q->graph->n_nodes; i++) {
-        const struct rp_node *node = &q->graph->nodes[i];
-        for (size_t t = 0; node->op == RP_OP_EMBED && t < node->p.embed.n; t++) {
-            const rp_embed_table *table = &node->p.embed.tables[t];
-            const size_t rows = rp_weights_entry(q->weights, table->table)->rows;
-            size_t room = rows;
-            if (table->index == RP_INDEX_POSITION_NONPAD)
-                room =
-                    rows > (size_t)table->parameter + 1 ? rows - (size_t)table->parameter - 1 : 1;
-            if (table->index == RP_INDEX_IDS)
-                *ids = rows < *ids ? rows : *ids;
-            else if (table->index == RP_INDEX_POSITION || table->index == RP_INDEX_POSITION_NONPAD)
-                *length = room < *length ? room : *length;
-        }
-    }
-}
-
-/* Random ids stand for a text; nothing stands for what the caller would bring along. */
-static rp_status check_random(const struct quantizing *q, rp_error *err)
-{
-    for (size_t s = 0; s < q->plan->n_steps; s++) {
-        const struct rp_step *step = &q->plan->steps[s];
-        if (step->op == RP_OP_INPUT || step->op == RP_OP_CROSS_ATTENTION)
-            return rp_fail(err, RP_ERR_INVALID,
-                           "op %zu (%s): calibration needs batches with %s, and was given none",
-                           step->node, step->name, step->op == RP_OP_INPUT ? "input" : "memories");
-    }
-    return RP_OK;
-}
-
-static rp_status run_random(struct quantizing *q, rp_error *err)
-{
-    int32_t ids[CALIBRATION_SEQS * CALIBRATION_LENGTH], cu[CALIBRATION_SEQS + 1];
-    size_t n_ids, length;
-    uint64_t state = CALIBRATION_SEED;
-    rp_batch batch;
-    find_limits(q, &n_ids, &length);
-    for (size_t s = 0; s <= CALIBRATION_SEQS; s++)
-        cu[s] = (int32_t)(s * length);
-    for (size_t i = 0; i < CALIBRATION_SEQS * length; i++)
-        ids[i] = (int32_t)(next_random(&state) % n_ids);
-    rp_batch_init(&batch);
-    batch.n_seqs = CALIBRATION_SEQS;
-    batch.ids = ids;
-    batch.cu = cu;
-    return run_batch(q, &batch, err);
-}
-
-static rp_status calibrate(struct quantizing *q, rp_error *err)
-{
-    if (q->options->no_smoothing || q->options->factors)
-        return RP_OK;
-    RP_TRY(make_cubes(q, err));
-    if (q->options->n_batches == 0) {
-        RP_TRY(check_random(q, err));
-        return run_random(q, err);
-    }
-    for (size_t b = 0; b < q->options->n_batches; b++)
-        RP_TRY(run_batch(q, &q->options->batches[b], err));
-    return RP_OK;
 }
 
 /* ---- factors -----------------------------------------------------------------------------------
@@ -431,15 +198,15 @@ static double cube_root(double x)
     return ldexp(y, third);
 }
 
-/* cubes: of n columns, and then of how many rows they are the sums. */
-static void add_even_rows(double *cubes, size_t n)
+/* Of n columns. */
+static void add_even_rows(struct rp_cubes *cubes, size_t n)
 {
     double sum = 0;
     for (size_t j = 0; j < n; j++)
-        sum += cubes[j];
-    const double even = sum > 0 ? EVEN_ROWS / cubes[n] * (sum / (double)n) : 0;
+        sum += cubes->columns[j];
+    const double even = sum > 0 ? EVEN_ROWS / (double)cubes->rows * (sum / (double)n) : 0;
     for (size_t j = 0; j < n; j++)
-        cubes[j] += even;
+        cubes->columns[j] += even;
 }
 
 /* sqrt(a / w) in out, which holds w, but for a factor that all columns share; columns that are not
@@ -472,7 +239,7 @@ static void centre(float *factors, size_t n)
     }
 }
 
-static rp_status given_factors(const struct quantizing *q, const struct rp_weight_entry *e,
+static rp_status given_factors(const struct rp_quantizing *q, const struct rp_weight_entry *e,
                                float *out, rp_error *err)
 {
     RP_TRY(q->options->factors(q->options->factors_context, e->name, e->cols, out, err));
@@ -484,15 +251,15 @@ static rp_status given_factors(const struct quantizing *q, const struct rp_weigh
 }
 
 /* The weights that have the factors of w, itself the first. */
-static const rp_weight *sharing(const struct quantizing *q, const rp_weight *w, size_t *n)
+static const rp_weight *sharing(const struct rp_quantizing *q, const rp_weight *w, size_t *n)
 {
-    const struct choice *c = &q->choices[*w];
+    const struct rp_choice *c = &q->choices[*w];
     *n = c->shared ? c->n_shared : 1;
     return c->shared ? c->shared : w;
 }
 
 /* out: zeros. */
-static rp_status find_factors(const struct quantizing *q, rp_weight w, float *out, rp_error *err)
+static rp_status find_factors(const struct rp_quantizing *q, rp_weight w, float *out, rp_error *err)
 {
     const struct rp_weight_entry *e = rp_weights_entry(q->weights, w);
     size_t n;
@@ -501,14 +268,14 @@ static rp_status find_factors(const struct quantizing *q, rp_weight w, float *ou
         return given_factors(q, e, out, err);
     for (size_t i = 0; i < n; i++)
         add_ranges(rp_weights_entry(q->weights, all[i]), out);
-    if (q->choices[w].of_few)
-        add_even_rows(q->cubes[w], e->cols);
-    balance(q->cubes[w], out, e->cols);
+    if (q->choices[w].is_down)
+        add_even_rows(&q->cubes[w], e->cols);
+    balance(q->cubes[w].columns, out, e->cols);
     centre(out, e->cols);
     return RP_OK;
 }
 
-static rp_status turn_with(const struct quantizing *q, rp_weight w, const float *factors,
+static rp_status turn_with(const struct rp_quantizing *q, rp_weight w, const float *factors,
                            rp_error *err)
 {
     size_t n;
@@ -522,7 +289,7 @@ static rp_status turn_with(const struct quantizing *q, rp_weight w, const float 
 }
 
 /* A weight, and those that share its factors. */
-static rp_status turn(const struct quantizing *q, rp_weight w, rp_error *err)
+static rp_status turn(const struct rp_quantizing *q, rp_weight w, rp_error *err)
 {
     const struct rp_weight_entry *e = rp_weights_entry(q->weights, w);
     if (q->options->no_smoothing)
@@ -538,11 +305,11 @@ static rp_status turn(const struct quantizing *q, rp_weight w, rp_error *err)
 }
 
 /* All or nothing: the FP32 forms go only when every INT8 form is there. */
-static rp_status turn_all(const struct quantizing *q, rp_error *err)
+static rp_status turn_all(const struct rp_quantizing *q, rp_error *err)
 {
     rp_status status = RP_OK;
     for (size_t w = 0; w < q->n_weights && status == RP_OK; w++)
-        if (leads(q, w))
+        if (rp_quantizing_leads(q, w))
             status = turn(q, (rp_weight)w, err);
     for (size_t w = 0; w < q->n_weights; w++) {
         if (!q->choices[w].chosen)
@@ -569,12 +336,13 @@ static rp_status check_options(const rp_quantize_options *o, rp_error *err)
     return RP_OK;
 }
 
-static rp_status quantize(struct quantizing *q, rp_error *err)
+static rp_status quantize(struct rp_quantizing *q, rp_error *err)
 {
-    if (!q->choices || !q->cubes || !q->may || !q->kept)
+    if (!q->choices || !q->cubes || !q->may || !q->routes || !q->kept)
         return rp_fail(err, RP_ERR_NOMEM, "no memory to quantise %zu weights", q->n_weights);
     choose(q);
-    RP_TRY(calibrate(q, err));
+    if (!q->options->no_smoothing && !q->options->factors)
+        RP_TRY(rp_calibrate(q, err));
     return turn_all(q, err);
 }
 
@@ -594,21 +362,23 @@ static rp_status quantize_graph(rp_weights *weights, const rp_graph *graph,
     /* Which products are of tokens does not depend on who reads them. */
     plan_options.no_prune = true;
     RP_TRY(rp_plan_compile(graph, weights, &bucket, &plan_options, &plan, err));
-    struct quantizing q = {.weights = weights,
-                           .graph = graph,
-                           .options = options,
-                           .n_weights = rp_weights_count(weights),
-                           .plan = plan};
+    struct rp_quantizing q = {.weights = weights,
+                              .graph = graph,
+                              .options = options,
+                              .n_weights = rp_weights_count(weights),
+                              .plan = plan};
     q.choices = calloc(q.n_weights + 1, sizeof *q.choices);
     q.may = calloc(graph->n_nodes, sizeof *q.may);
+    q.routes = calloc(graph->n_nodes, sizeof *q.routes);
     q.kept = calloc(plan->n_slots, sizeof *q.kept);
     q.cubes = calloc(q.n_weights + 1, sizeof *q.cubes);
     const rp_status status = quantize(&q, err);
     for (size_t w = 0; q.cubes && w < q.n_weights; w++)
-        free(q.cubes[w]);
+        free(q.cubes[w].columns);
     free(q.cubes);
     free(q.choices);
     free(q.may);
+    free(q.routes);
     free(q.kept);
     rp_plan_destroy(plan);
     return status;

@@ -184,7 +184,10 @@ void rp_step_gdn_work(const struct rp_step *step, const struct rp_run *run,
 /* Operations of one sequence, all heads and columns together. */
 uint64_t rp_step_gdn_seq_flops(const struct rp_step *step, const rp_batch *batch, size_t seq);
 
-/* plan/prepare.c: checks the batch and fills in everything that a run looks up. */
+/* plan/prepare.c: whether the sizes of a batch can be read.  RP_ERR_INVALID. */
+RP_CHECKED rp_status rp_batch_check(const rp_batch *batch, rp_error *err);
+
+/* Checks the batch and fills in everything that a run looks up. */
 RP_CHECKED rp_status rp_run_prepare(struct rp_run *run, rp_error *err);
 
 /* plan/run.c: runs what was prepared. */

@@ -377,20 +377,6 @@ rp_status rp_session_measure(const rp_graph *graph, const rp_weights *weights,
 /* ---- running -----------------------------------------------------------------------------------
  */
 
-static rp_status check_batch(const rp_batch *b, rp_error *err)
-{
-    if (b->struct_size != sizeof *b)
-        return rp_fail(err, RP_ERR_INVALID, "rp_batch has struct_size %zu, expected %zu",
-                       b->struct_size, sizeof *b);
-    if (b->n_seqs == 0 || !b->cu)
-        return rp_fail(err, RP_ERR_INVALID, "the batch has no sequences");
-    if (b->cu[b->n_seqs] < 0)
-        return rp_fail(err, RP_ERR_INVALID, "the batch has %d tokens", b->cu[b->n_seqs]);
-    if (b->markers && (!b->mcu || b->mcu[b->n_seqs] < 0))
-        return rp_fail(err, RP_ERR_INVALID, "the batch has markers but no mcu that counts them");
-    return RP_OK;
-}
-
 /* A NaN or an infinity never leaves as a result without an error. */
 static rp_status check_outputs(const rp_session *s, rp_error *err)
 {
@@ -421,7 +407,7 @@ static rp_status run(rp_session *s, const rp_batch *batch, const rp_observer *ob
                      rp_error *err)
 {
     rp_plan *plan = NULL;
-    RP_TRY(check_batch(batch, err));
+    RP_TRY(rp_batch_check(batch, err));
     RP_TRY(note_stop(s, rp_stop_refuse(&s->stop, err)));
     const rp_bucket live = {.tokens = (size_t)batch->cu[batch->n_seqs],
                             .seqs = batch->n_seqs,

@@ -52,7 +52,8 @@ RP_CHECKED rp_status rp_weights_use_int8(rp_weights *weights, rp_weight w, const
                                          rp_error *err);
 
 /* The same, with the factors of a weight that uses its INT8 form already and has as many columns.
- * It must not go back to FP32 before this one does. */
+ * When that one goes back to FP32 or gets other factors, so must this one, in any order, before it
+ * is used again. */
 void rp_weights_share_int8(rp_weights *weights, rp_weight w, rp_weight owner);
 
 /* Takes either back. */

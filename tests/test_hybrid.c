@@ -999,6 +999,54 @@ static void ops_that_take_no_parents(void **state)
     }
 }
 
+/* Two sequences, the second of another type and with the first as its parent, in a graph that adds
+ * types to rows of tokens before or behind attention. */
+static void parents_of_another_type(void **state)
+{
+    (void)state;
+    enum { BEFORE, BY_TABLE, BEHIND, NOWHERE, CASES };
+    const int32_t ids[] = {1, 2, 3}, types[] = {1, 0}, equal[] = {1, 1};
+    for (int which = 0; which < CASES; which++) {
+        struct family f;
+        struct net n;
+        rp_error err = {RP_OK, ""};
+        net_begin(&n, 1);
+        rp_value x = embedding(&n, 24);
+        const rp_weight table = weight(&n, 2, 24, 1);
+        if (which == BY_TABLE) {
+            const rp_embed_table by_type = {table, RP_INDEX_QTYPES, 0};
+            x = rp_graph_add(n.graph, "sum", x, rp_graph_embed(n.graph, "types", 1, &by_type));
+        }
+        if (which == BEFORE)
+            x = rp_graph_add_types(n.graph, "types", x, table);
+        x = decoder_layer(&n, x, 0);
+        if (which == BEHIND)
+            x = rp_graph_add_types(n.graph, "types", x, table);
+        outputs(&n, x, 24);
+        family_begin(&f);
+        family_add(&f, ids, 3, -1);
+        family_add(&f, ids, 3, 0);
+        for (int no_prune = 0; no_prune < 2; no_prune++) {
+            rp_session_options o;
+            rp_session *s;
+            rp_session_options_init(&o);
+            o.no_prune = no_prune;
+            assert_int_equal(rp_session_create(n.graph, n.weights, &o, &s, NULL), RP_OK);
+            f.batch.qtypes = types;
+            assert_int_equal(rp_session_run(s, &f.batch, &err),
+                             which < BEHIND ? RP_ERR_INVALID : RP_OK);
+            if (which < BEHIND)
+                assert_string_equal(err.message,
+                                    "sequence 1 is of question type 0, and its parent 0 of type 1: "
+                                    "rows of tokens depend on it");
+            f.batch.qtypes = equal;
+            toy_run_ok(s, &f.batch);
+            rp_session_destroy(s);
+        }
+        net_free(&n);
+    }
+}
+
 /* What compiling a graph of one op says. */
 static void refuse_graph(struct net *n, rp_value v, rp_status status, const char *words)
 {
@@ -1141,6 +1189,7 @@ int main(void)
         cmocka_unit_test(delta_rules_that_are_none),
         cmocka_unit_test(parents_that_are_none),
         cmocka_unit_test(ops_that_take_no_parents),
+        cmocka_unit_test(parents_of_another_type),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

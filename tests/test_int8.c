@@ -355,6 +355,74 @@ static void batches_calibrate(void **state)
     toy_free(&toy);
 }
 
+/* Batches are checked before they are read, and those without tokens say nothing. */
+static void batches_that_cannot_calibrate(void **state)
+{
+    (void)state;
+    enum { NO_CU, SIZE, NO_MCU, NEGATIVE, NO_SEQS, CASES };
+    static const char *const words[CASES] = {
+        "calibration batch 1: the batch has no sequences", NULL,
+        "calibration batch 1: the batch has markers but no mcu that counts them",
+        "calibration batch 1: the batch has -1 tokens",
+        "calibration batch 1: the batch has no sequences"};
+    static const int32_t negative[] = {0, -1};
+    struct toy toy;
+    make_toy(&toy);
+    const uint64_t want = hash_run(&toy, NULL, RP_ISA_DEFAULT, false);
+    for (int which = 0; which < CASES; which++) {
+        rp_batch two[] = {batch.batch, batch.batch};
+        rp_quantize_options o;
+        rp_error err = {RP_OK, ""};
+        rp_quantize_options_init(&o);
+        o.batches = two;
+        o.n_batches = COUNT(two);
+        two[1].cu = which == NO_CU ? NULL : which == NEGATIVE ? negative : two[1].cu;
+        two[1].struct_size -= which == SIZE;
+        two[1].mcu = which == NO_MCU ? NULL : two[1].mcu;
+        two[1].n_seqs = which == NO_SEQS ? 0 : which == NEGATIVE ? 1 : two[1].n_seqs;
+        assert_int_equal(rp_weights_quantize(toy.weights, toy.graph, &o, &err), RP_ERR_INVALID);
+        if (words[which])
+            assert_string_equal(err.message, words[which]);
+        else
+            assert_non_null(strstr(err.message, "calibration batch 1: rp_batch has struct_size"));
+        assert_int_equal(hash_run(&toy, NULL, RP_ISA_DEFAULT, false), want);
+    }
+    toy_free(&toy);
+}
+
+/* The hash of the toy, calibrated with these batches. */
+static uint64_t hash_calibrated(const rp_batch *batches, size_t n)
+{
+    struct toy toy;
+    rp_quantize_options o;
+    rp_error err;
+    make_toy(&toy);
+    rp_quantize_options_init(&o);
+    o.batches = batches;
+    o.n_batches = n;
+    if (rp_weights_quantize(toy.weights, toy.graph, &o, &err) != RP_OK)
+        fail_msg("%s", err.message);
+    const uint64_t h = hash_run(&toy, NULL, RP_ISA_DEFAULT, false);
+    toy_free(&toy);
+    return h;
+}
+
+/* A batch without tokens, and one without markers that still has the places of some. */
+static void batches_that_say_nothing_more(void **state)
+{
+    (void)state;
+    static const int32_t none[] = {0, 0, 0};
+    static const int32_t stale[] = {77, -5, 9};
+    rp_batch all[] = {batch.batch, {.struct_size = sizeof *all, .n_seqs = 2, .cu = none}};
+    assert_true(hash_calibrated(all, 2) == hash_calibrated(all, 1));
+    all[0].markers = NULL;
+    all[0].mcu = NULL;
+    const uint64_t without = hash_calibrated(all, 1);
+    all[1].mcu = stale;
+    all[0].mcu = batch.batch.mcu;
+    assert_true(hash_calibrated(all, 2) == without);
+}
+
 /* ---- running ------------------------------------------------------------------------------------
  */
 
@@ -390,6 +458,8 @@ int main(void)
         cmocka_unit_test(factors_can_be_given),
         cmocka_unit_test(a_failure_leaves_the_weights_as_they_were),
         cmocka_unit_test(batches_calibrate),
+        cmocka_unit_test(batches_that_cannot_calibrate),
+        cmocka_unit_test(batches_that_say_nothing_more),
         cmocka_unit_test(a_warm_run_allocates_nothing),
     };
     return cmocka_run_group_tests_name("int8", tests, make_batch, free_batch);

@@ -11,6 +11,7 @@
 
 #include "ops/ops.h"
 #include "plan/plan.h"
+#include "pool/error.h"
 #include "tests/alloc_count.h"
 #include "tests/floats.h"
 #include "tests/toy.h"
@@ -1073,6 +1074,155 @@ static void experts_of_another_graph(void **state)
     unmake(&m);
 }
 
+/* A graph of experts, of rows and logits from tables 0 and 1. */
+static rp_graph *graph_of_experts(const rp_experts *o)
+{
+    const rp_embed_table tables[] = {{0, RP_INDEX_IDS, 0}, {1, RP_INDEX_IDS, 0}};
+    rp_graph *g;
+    assert_int_equal(rp_graph_create(&g, NULL), RP_OK);
+    const rp_value rows = rp_graph_embed(g, "x", 1, &tables[0]);
+    const rp_value logits = rp_graph_embed(g, "logits", 1, &tables[1]);
+    rp_graph_output(g, "y", rp_graph_experts(g, "e", rows, logits, o, -1), RP_ROWS_TOKENS, 12);
+    return g;
+}
+
+static rp_status fail_factors(void *context, const char *weight, size_t n, float *out,
+                              rp_error *err)
+{
+    (void)weight;
+    for (size_t i = 0; i < n; i++)
+        out[i] = 1;
+    return (*(int *)context)-- > 0 ? RP_OK : rp_fail(err, RP_ERR_MISSING, "no factors");
+}
+
+/* Two graphs over one rp_weights, both turned, whose experts have some `up` in common: what the
+ * first turned keeps its factors and its results, also when the second fails, and the second's
+ * experts stay in FP32. */
+static void experts_shared_by_two_graphs(void **state)
+{
+    (void)state;
+    static const size_t lengths[] = {30, 5};
+    struct made m;
+    struct toy_batch b;
+    rp_weight up[3], down[4];
+    rp_experts o = {.n_experts = 2, .n_used = 1};
+    uint64_t want = 0;
+    make(&m, 3);
+    (void)embed(&m, "x", 12, 1);
+    (void)embed(&m, "logits", 2, 1);
+    for (size_t e = 0; e < 3; e++)
+        up[e] = weight(&m, "up", 10, 12, 1, 0);
+    for (size_t e = 0; e < 4; e++)
+        down[e] = weight(&m, "down", 12, 5, 1, 0);
+    toy_batch_make(&b, lengths, COUNT(lengths), VOCABULARY, 9);
+    rp_graph_destroy(m.toy.graph);
+    o.up = up;
+    o.down = down;
+    rp_graph *first = graph_of_experts(&o);
+    o.up = (const rp_weight[]){up[0], up[2]}; /* up[0] owns the factors, up[1] shares them */
+    o.down = down + 2;
+    rp_graph *second = graph_of_experts(&o);
+    for (int turned = 0; turned < 3; turned++) {
+        rp_view v;
+        int good = 1;
+        rp_quantize_options options;
+        rp_quantize_options_init(&options);
+        if (turned == 1) {
+            options.factors = fail_factors;
+            options.factors_context = &good;
+        }
+        m.toy.graph = turned ? second : first;
+        assert_int_equal(rp_weights_quantize(m.toy.weights, m.toy.graph, &options, NULL), RP_OK);
+        for (size_t e = 0; e < 3; e++) {
+            const struct rp_weight_entry *entry = rp_weights_entry(m.toy.weights, up[e]);
+            assert_int_equal(entry->int8, e < 2);
+            assert_ptr_equal(entry->smooth,
+                             e < 2 ? rp_weights_entry(m.toy.weights, up[0])->smooth : NULL);
+        }
+        for (int which = 0; which < 2; which++) {
+            m.toy.graph = which ? second : first;
+            rp_session *s = toy_session(&m.toy, NULL, RP_ISA_DEFAULT, false);
+            toy_run_ok(s, &b.batch);
+            assert_int_equal(rp_session_output(s, "y", &v, NULL), RP_OK);
+            const uint64_t h = float_digest(v.data, v.rows * v.width, 0);
+            want = turned || which ? want : h;
+            assert_int_equal(h == want, which == 0);
+            rp_session_destroy(s);
+        }
+    }
+    toy_batch_free(&b);
+    rp_graph_destroy(first);
+    m.toy.graph = second;
+    unmake(&m);
+}
+
+/* A product stays in FP32 that chooses experts through other ops; those before it, which make the
+ * row that it reads, do not. */
+static void routers_behind_other_ops(void **state)
+{
+    (void)state;
+    enum { ACTIVATION, SUM, ADDED, CASES };
+    for (int which = 0; which < CASES; which++) {
+        struct made m;
+        rp_weight up[3], down[3];
+        make(&m, 3);
+        rp_graph *g = m.toy.graph;
+        const rp_value x = embed(&m, "x", 12, 1);
+        const rp_weight proj = weight(&m, "proj", 12, 12, 1, 0),
+                        router = weight(&m, "router", 3, 12, 1, 0),
+                        second = weight(&m, "second", 3, 12, 1, 0);
+        for (size_t e = 0; e < 3; e++) {
+            up[e] = weight(&m, "up", 10, 12, 1, 0);
+            down[e] = weight(&m, "down", 12, 5, 1, 0);
+        }
+        const rp_experts o = {.n_experts = 3, .n_used = 1, .up = up, .down = down};
+        const rp_value h = rp_graph_gemm(g, "proj", x, proj, -1, RP_ACT_NONE, -1);
+        rp_value logits = rp_graph_gemm(g, "router", h, router, -1, RP_ACT_NONE, -1);
+        if (which == ACTIVATION)
+            logits = rp_graph_activation(g, "act", logits, RP_ACT_SIGMOID);
+        if (which == SUM)
+            logits = rp_graph_add(
+                g, "sum", rp_graph_gemm(g, "second", h, second, -1, RP_ACT_NONE, -1), logits);
+        if (which == ADDED)
+            logits = rp_graph_gemm(g, "second", h, second, -1, RP_ACT_NONE, logits);
+        output(&m, "y", rp_graph_experts(g, "e", h, logits, &o, -1), 12);
+        to_int8(&m, NULL);
+        assert_true(rp_weights_entry(m.toy.weights, proj)->int8);
+        assert_true(rp_weights_entry(m.toy.weights, up[0])->int8);
+        assert_false(rp_weights_entry(m.toy.weights, router)->int8);
+        assert_false(rp_weights_entry(m.toy.weights, second)->int8);
+        unmake(&m);
+    }
+}
+
+/* A product's weight that a norm has too, or a bias of attention: both read its FP32 form. */
+static void weights_that_other_ops_read(void **state)
+{
+    (void)state;
+    enum { NONE, NORM, GATED_NORM, BIAS, CASES };
+    for (int which = 0; which < CASES; which++) {
+        struct made m;
+        make(&m, 3);
+        rp_graph *g = m.toy.graph;
+        rp_value x = embed(&m, "x", 12, 1);
+        const rp_weight w = weight(&m, "w", which == BIAS ? 32 : 1, which == BIAS ? 2 : 12, 1, 0);
+        if (which == NORM)
+            x = rp_graph_rms_norm(g, "norm", x, &(rp_rms_norm){.w = w});
+        if (which == GATED_NORM)
+            x = rp_graph_gated_norm(g, "norm", x, x, &(rp_gated_norm){.w = w, .head_dim = 12});
+        if (which == BIAS) {
+            const rp_attention attention = {
+                .n_heads = 2, .head_dim = 2, .rel_bias = w, .rel_max_distance = 128};
+            x = rp_graph_attention(g, "attn", x, &attention);
+            x = rp_graph_gemm(g, "two", x, weight(&m, "two", 2, 4, 1, 0), -1, RP_ACT_NONE, -1);
+        }
+        output(&m, "y", rp_graph_gemm(g, "p", x, w, -1, RP_ACT_NONE, -1), which == BIAS ? 32 : 1);
+        to_int8(&m, NULL);
+        assert_int_equal(rp_weights_entry(m.toy.weights, w)->int8, which == NONE);
+        unmake(&m);
+    }
+}
+
 /* What the contract says of a weight's factors; cubes and the largest |weights| of its columns. */
 static void check_factors(const double *cubes, const float *largest, size_t n, const float *found)
 {
@@ -1333,6 +1483,9 @@ int main(void)
         cmocka_unit_test(precision_of_experts),
         cmocka_unit_test(experts_that_stay),
         cmocka_unit_test(experts_of_another_graph),
+        cmocka_unit_test(experts_shared_by_two_graphs),
+        cmocka_unit_test(routers_behind_other_ops),
+        cmocka_unit_test(weights_that_other_ops_read),
         cmocka_unit_test(factors_of_experts),
         cmocka_unit_test(factors_of_experts_given),
         cmocka_unit_test(work_of_experts),

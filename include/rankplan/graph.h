@@ -181,7 +181,8 @@ typedef struct rp_rope {
     const double *inv_freq;
     double scale; /* of cosines and sines (yarn's attention factor), at most 2^20; 0 = 1 */
     /* As in rp_attention: positions count on from the header's length in each option, so that the
-     * order of options says nothing. */
+     * order of options says nothing.  A sequence's markers must ascend (RP_ERR_INVALID, of a run).
+     * Not with rp_batch.parents. */
     bool options;
 } rp_rope;
 

@@ -134,12 +134,15 @@ typedef struct rp_batch {
      * sequence then computes what it would compute as parent's tokens + own tokens, to the bit, and
      * only its own rows are there, at least one; positions count on from the parent's, markers
      * point to its own rows.  A parent without tokens changes nothing.  Graphs with attention that
-     * is not causal or has a relative bias, or with pooling other than RP_POOL_LAST, cannot take
-     * parents. */
+     * is not causal or has a relative bias, with pooling other than RP_POOL_LAST, rope.options,
+     * input or cross attention cannot take parents.  Where rows that a child sees depend on the
+     * question type (a table by RP_INDEX_QTYPES or add_types, and then attention, a convolution or
+     * a delta rule), the two have the same type. */
     const int32_t *parents;
     /* n_seqs: what the cross attention of each sequence reads; NULL: none, which a graph with cross
      * attention refuses.  Of sequences one after the other that name the same data and as many rows
-     * the keys are packed once.  A sequence's result does not depend on who else has its memory. */
+     * the keys are packed together: once for each head, or for each share of the rows where heads
+     * are fewer than workers.  A sequence's result does not depend on who else has its memory. */
     const rp_memory *memories;
     /* cu[n_seqs] rows x width of rp_graph_input(), row-major; NULL: none, which a graph with such
      * an op refuses.  ids may be NULL where no table of the graph is indexed by them (RP_INDEX_IDS,
@@ -231,12 +234,12 @@ RP_API RP_CHECKED rp_status rp_session_plan(rp_session *session, size_t tokens, 
 
 /* Runs a batch.  Allocates nothing when a batch of that bucket ran (or was reserved) before.
  * RP_ERR_INVALID (cu not ascending, an id outside its table, naming the sequence and token; a
- * parent that cannot be one; no memories or input for an op that needs them, a memory of NULL,
- * markers of options that do not ascend), RP_ERR_UNSUPPORTED (parents, and an op that cannot take
- * them: named), RP_ERR_LIMIT (a memory of more rows than its op takes, naming the sequence),
- * RP_ERR_BUCKET (no bucket holds it), RP_ERR_NONFINITE (a NaN or an infinity in an output, naming
- * output and row; outputs can still be read), RP_ERR_STOPPED (by the observer), RP_ERR_DEADLINE,
- * RP_ERR_CANCELLED (see below), and what compiling fails with. */
+ * parent that cannot be one, or is of another question type; no memories or input for an op that
+ * needs them, a memory of NULL, markers of options that do not ascend), RP_ERR_UNSUPPORTED
+ * (parents, and an op that cannot take them: named), RP_ERR_LIMIT (a memory of more rows than its
+ * op takes, naming the sequence), RP_ERR_BUCKET (no bucket holds it), RP_ERR_NONFINITE (a NaN or an
+ * infinity in an output, naming output and row; outputs can still be read), RP_ERR_STOPPED (by the
+ * observer), RP_ERR_DEADLINE, RP_ERR_CANCELLED (see below), and what compiling fails with. */
 RP_API RP_CHECKED rp_status rp_session_run(rp_session *session, const rp_batch *batch,
                                            rp_error *err);
 
@@ -264,8 +267,11 @@ typedef struct rp_quantize_options {
     /* Smoothing: columns of the first operand that are large on average are made smaller and the
      * weight's larger by a factor, which costs nothing and makes both easier to round (SmoothQuant,
      * alpha 0.5: https://arxiv.org/abs/2211.10438).  How large they are is found by running
-     * `batches` in FP32; with none, 32 sequences of random ids from a fixed seed, which graphs with
-     * input or cross attention cannot be given (RP_ERR_INVALID). */
+     * `batches` in FP32 (products whose weights were turned before, for another graph, stay in
+     * INT8); with none, 32 sequences of random ids from a fixed seed, which graphs with input or
+     * cross attention cannot be given (RP_ERR_INVALID).  Batches run one by one, each needs the
+     * memory of a session of its size, and for each op with experts 4 bytes x its tokens x (the
+     * op's width + experts) on top, of all these ops at once: many small batches take less. */
     const rp_batch *batches;
     size_t n_batches;
     /* Gives the factors of a weight instead (n = its columns, all positive and finite), e.g. from a
@@ -281,8 +287,9 @@ RP_API void rp_quantize_options_init(rp_quantize_options *options);
 
 /* Turns the weights of the graph's products of token rows to INT8, those of experts among them:
  * plans compiled from now on use them so.  Products of sequences and markers (heads), those that
- * choose experts, those kept by name, those over more than 65536 columns and those whose weight is
- * also used elsewhere stay in FP32; experts of an op all together.  The FP32 form of what
+ * choose experts, also through other ops, those kept by name, those over more than 65536 columns
+ * and those whose weight is also used elsewhere stay in FP32; experts of an op all together, and so
+ * they do where one of their weights was turned before, for another graph.  The FP32 form of what
  * was turned is freed, so no plan or session of these weights may exist.  options may be NULL.
  * Allocates; takes a run of the batches.  RP_ERR_INVALID (options; factors that are no factors),
  * RP_ERR_NOMEM, and what compiling and running fail with; on an error the weights are as before. */

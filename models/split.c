@@ -146,7 +146,7 @@ static rp_status read_specials(struct rp_split *split, const struct rp_json *jso
 static rp_status read_tokenizer(struct rp_split *split, const struct rp_json *json, rp_error *err)
 {
     struct section specials;
-    int32_t cls, pad;
+    int32_t cls = 0, pad = 0;
     const char *kind = NULL; /* the tokenizer's own file says what it is */
     RP_TRY(rp_json_string(json, "kind", RP_JSON_OPTIONAL, &kind, err));
     RP_TRY(read_token(split, json, "cls", &cls, err));

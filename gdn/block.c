@@ -383,6 +383,15 @@ static void keep(const struct rp_gdn_run *run, const struct rp_gdn_seq *seq)
     }
 }
 
+/* The fewest whole value heads whose columns end where a kernel can begin, or all of a key head. */
+static size_t head_step(const rp_gdn_states *s)
+{
+    size_t heads = 1;
+    while (heads < s->per_key && heads * s->value_dim % 16)
+        heads++;
+    return heads * s->value_dim;
+}
+
 rp_status rp_gdn_run_block(rp_gdn_states *states, const rp_gdn_block *block,
                            const rp_gdn_block_batch *batch, rp_error *err)
 {
@@ -399,8 +408,6 @@ rp_status rp_gdn_run_block(rp_gdn_states *states, const rp_gdn_block *block,
     run.args.linear_decay = false;
     run.rows = run_rows;
     run.keep = keep;
-    /* Whole value heads, where the kernel can begin at one. */
-    run.column_step =
-        states->value_dim % 16 ? states->per_key * states->value_dim : states->value_dim;
+    run.column_step = head_step(states);
     return rp_gdn_execute(&run, batch->n_seqs, batch->slots, batch->cu, err);
 }

@@ -9,6 +9,13 @@
 /* The panels of columns of the widest tile. */
 #define GROUP_MAX 2
 
+/* Tasks for each worker, before columns are no longer cut: each cut makes the products of keys once
+ * more. */
+#define TASKS_PER_WORKER 2
+/* Columns that are worth a task: what each does again for its key head is then small beside what it
+ * does alone. */
+#define LEAST_COLUMNS 32
+
 /* The next part, lines of 16 floats, behind what is there already. */
 static bool place(size_t lines, size_t *offset, size_t *total)
 {
@@ -79,4 +86,16 @@ void rp_gdn_each_span(size_t key_dim, size_t value_dim, size_t c0, size_t c1, rp
                 fn(context, i * head + k * value_dim + a, b - a);
         }
     }
+}
+
+static size_t ceil_div(size_t a, size_t b)
+{
+    return a / b + (a % b != 0);
+}
+
+size_t rp_gdn_columns_of_task(size_t columns, size_t step, size_t units, size_t workers)
+{
+    const size_t wanted = workers > 1 ? TASKS_PER_WORKER * workers : 1;
+    const size_t least = ceil_div(columns, ceil_div(wanted, units));
+    return ceil_div(least < LEAST_COLUMNS ? LEAST_COLUMNS : least, step) * step;
 }

@@ -106,6 +106,11 @@ typedef void rp_gdn_span_fn(void *context, size_t at, size_t n);
 void rp_gdn_each_span(size_t key_dim, size_t value_dim, size_t c0, size_t c1, rp_gdn_span_fn *fn,
                       void *context);
 
+/* How many value columns of a key head a task takes: all of them, so that products of keys are made
+ * once; fewer, but a multiple of `step`, where `units` sequences with a key head each leave some of
+ * the workers idle.  The last task of a key head has those that are left. */
+size_t rp_gdn_columns_of_task(size_t columns, size_t step, size_t units, size_t workers);
+
 /* The value head that is number r of a key head's. */
 static inline size_t rp_gdn_value_head(const struct rp_gdn_args *args, size_t key_head, size_t r)
 {

@@ -8,10 +8,6 @@
 /* Rows of inputs that are checked at a time. */
 #define CHECK_ROWS 32
 
-/* Columns that are worth a task of their own: what every part does again for its key head is then
- * small beside what it does alone. */
-#define MIN_COLUMNS 32
-
 /* Multiply-adds that are worth waking a thread. */
 #define MIN_WORK 100000
 
@@ -173,25 +169,15 @@ static void region(void *arg, struct rp_worker *worker)
         run->keep(run, &s->seqs[i]);
 }
 
-static size_t round_up_to(size_t n, size_t step)
-{
-    return (n + step - 1) / step * step;
-}
-
-/* Columns are shared out only where sequences and key heads alone leave threads idle. */
+/* Of few rows, few workers are worth waking. */
 static int split(struct rp_gdn_run *run)
 {
     const rp_gdn_states *s = run->states;
     const size_t values = s->per_key * s->value_dim, units = run->n_seqs * s->n_key_heads;
     const double work = 3.0 * (double)run->n_rows * (double)s->floats / MIN_WORK;
-    size_t workers = (size_t)rp_pool_threads(s->options.pool), parts = 1;
+    size_t workers = (size_t)rp_pool_threads(s->options.pool);
     workers = work < 1 ? 1 : work < (double)workers ? (size_t)work : workers;
-    if (workers > 1 && units < 2 * workers)
-        parts = (2 * workers + units - 1) / units;
-    run->part_columns = (values + parts - 1) / parts;
-    if (run->part_columns < MIN_COLUMNS)
-        run->part_columns = MIN_COLUMNS;
-    run->part_columns = round_up_to(run->part_columns, run->column_step);
+    run->part_columns = rp_gdn_columns_of_task(values, run->column_step, units, workers);
     run->n_parts = (values + run->part_columns - 1) / run->part_columns;
     return (int)workers;
 }

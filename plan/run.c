@@ -33,12 +33,8 @@
 
 /* Least rows of a task of a convolution. */
 #define LEAST_CONV_ROWS 16
-/* Tasks of a gated delta net for each worker, before columns are no longer cut: each cut makes the
- * products of keys once more. */
-#define GDN_TASKS_PER_WORKER 2
-/* Columns are cut in units of a vector, and none gets less than this. */
-#define GDN_UNIT          ((size_t)16)
-#define GDN_LEAST_COLUMNS ((size_t)32)
+/* Columns of a gated delta net are cut in units of a vector. */
+#define GDN_UNIT 16
 
 static size_t ceil_div(size_t a, size_t b)
 {
@@ -144,17 +140,6 @@ static size_t conv_rows_of_task(const struct rp_run *run, size_t workers)
     return rows < LEAST_CONV_ROWS ? LEAST_CONV_ROWS : rows;
 }
 
-/* All columns of a key head, so that products of keys are made once; fewer when there are too few
- * roots and heads for the workers. */
-static size_t columns_of_task(const struct rp_run *run, const struct rp_step *step, size_t workers)
-{
-    const size_t all = rp_gdn_columns(&step->p.gdn);
-    const size_t tasks = at_least_one(run->n_roots * step->p.gdn.n_key_heads);
-    const size_t wanted = workers > 1 ? workers * GDN_TASKS_PER_WORKER : 1;
-    const size_t columns = ceil_div(ceil_div(all, ceil_div(wanted, tasks)), GDN_UNIT) * GDN_UNIT;
-    return columns < GDN_LEAST_COLUMNS ? GDN_LEAST_COLUMNS : columns;
-}
-
 static void phase_tasks(struct rp_run *run, size_t s, size_t workers)
 {
     const struct rp_step *step = &run->plan->steps[s];
@@ -171,9 +156,10 @@ static void phase_tasks(struct rp_run *run, size_t s, size_t workers)
         phase.n_tasks = ceil_div(run->live.tokens, phase.conv_rows);
     }
     if (step->op == RP_OP_GDN) {
-        phase.columns = columns_of_task(run, step, workers);
-        phase.n_tasks = run->n_roots * step->p.gdn.n_key_heads *
-                        ceil_div(rp_gdn_columns(&step->p.gdn), phase.columns);
+        const size_t columns = rp_gdn_columns(&step->p.gdn);
+        const size_t units = run->n_roots * step->p.gdn.n_key_heads;
+        phase.columns = rp_gdn_columns_of_task(columns, GDN_UNIT, at_least_one(units), workers);
+        phase.n_tasks = units * ceil_div(columns, phase.columns);
     }
     if (step->op == RP_OP_CROSS_ATTENTION)
         rp_phase_cross(step, run, workers, &phase);

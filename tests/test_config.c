@@ -4,6 +4,7 @@
 #include "models/family.h"
 #include "pool/error.h"
 #include "tests/model_maker.h"
+#include "tests/scratch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,22 +13,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-static struct maker_dir dir;
-
-static int set_up(void **state)
-{
-    (void)state;
-    maker_dir_create(&dir);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    maker_dir_remove(&dir);
-    return 0;
-}
 
 /* Sets key to the JSON text `value` in the family's good config; NULL removes the key. */
 static void write_edited(const char *family, const char *key, const char *value)
@@ -537,5 +522,5 @@ int main(void)
         cmocka_unit_test(test_json_limits),
         cmocka_unit_test(test_json_real),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }

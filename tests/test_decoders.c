@@ -6,6 +6,7 @@
 #include "tests/model_maker.h"
 #include "tests/model_run.h"
 #include "tests/ref_decoder.h"
+#include "tests/scratch.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -15,22 +16,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-static struct maker_dir dir;
-
-static int set_up(void **state)
-{
-    (void)state;
-    maker_dir_create(&dir);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    maker_dir_remove(&dir);
-    return 0;
-}
 
 static void random_ids(uint64_t *rng, const struct maker_model *m, int32_t *ids, size_t n)
 {
@@ -1077,5 +1062,5 @@ int main(void)
         cmocka_unit_test(test_int8),
         cmocka_unit_test(test_int8_experts),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }

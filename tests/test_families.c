@@ -6,6 +6,7 @@
 #include "tests/model_maker.h"
 #include "tests/model_run.h"
 #include "tests/ref_encoder.h"
+#include "tests/scratch.h"
 
 #include <rankplan/model.h>
 #include <rankplan/plan.h>
@@ -20,22 +21,6 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-
-static struct maker_dir dir;
-
-static int set_up(void **state)
-{
-    (void)state;
-    maker_dir_create(&dir);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    maker_dir_remove(&dir);
-    return 0;
-}
 
 /* ---- oracles ----------------------------------------------------------------------------------
  */
@@ -1133,5 +1118,5 @@ int main(void)
         cmocka_unit_test(test_files_are_closed),
         cmocka_unit_test(test_info),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }

@@ -10,11 +10,13 @@
 
 #include <rankplan/rankplan.h>
 
+#include "gdn/state.h"
 #include "ops/ops.h"
 #include "tests/alloc_count.h"
 #include "tests/floats.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,9 +48,12 @@ struct form {
     rp_gdn gdn;
     size_t kernel, n;
     bool packed, linear_rate, bare; /* without biases and weight of the norm */
+    bool ba_apart;                  /* though the rest is packed */
     rp_dtype dtype;                 /* of the rows */
+    const rp_dtype *dtypes;         /* of each input, where they differ; NULL: they do not */
     float beta_scale;
     rp_activation conv_activation, gate_activation;
+    size_t parts; /* of a key head's value heads in test_one_row_each; 0: not cut */
 };
 
 /* The rows twice: as floats, a part beside the other, and as the call gets them, in memory that
@@ -78,24 +83,40 @@ static size_t head_of(const struct net *net, size_t key_head, size_t i)
                                              : key_head * net->per_key + i;
 }
 
-static size_t size_of(rp_dtype dtype)
+/* Where the call finds a part. */
+static int input_of(const struct form *form, int part)
 {
-    return dtype == RP_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
+    if (part <= Z)
+        return form->packed ? QKVZ : part;
+    return form->packed && !form->ba_apart ? BA : part;
+}
+
+static rp_dtype dtype_of(const struct net *net, int input)
+{
+    return net->form.dtypes ? net->form.dtypes[input] : net->form.dtype;
+}
+
+static size_t size_of(const struct net *net, int input)
+{
+    return dtype_of(net, input) == RP_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
 }
 
 /* n numbers of part `part` to where they stand among an input's. */
 static void put(struct net *net, int input, size_t row, size_t column, int part, size_t from,
                 size_t n)
 {
-    const size_t size = size_of(net->form.dtype);
+    const size_t size = size_of(net, input);
     char *to = (char *)net->inputs[input] + (row * net->ld[input] + column) * size;
-    net->ops->narrow(net->form.dtype, net->x + row * net->wide + net->first[part] + from, to, n);
+    net->ops->narrow(dtype_of(net, input), net->x + row * net->wide + net->first[part] + from, to,
+                     n);
 }
 
 static void put_row(struct net *net, size_t row)
 {
-    for (int part = 0; part < N_PARTS && !net->form.packed; part++)
-        put(net, part, row, 0, part, 0, net->width[part]);
+    for (int part = 0; part < N_PARTS; part++) {
+        if (input_of(&net->form, part) == part)
+            put(net, part, row, 0, part, 0, net->width[part]);
+    }
     const size_t dk = net->dk, dv = net->dv;
     for (size_t h = 0, at = 0, gates = 0; net->form.packed && h < net->keys / dk; h++) {
         put(net, QKVZ, row, at, Q, h * dk, dk);
@@ -105,9 +126,24 @@ static void put_row(struct net *net, size_t row)
             for (size_t i = 0; i < net->per_key; i++, at += dv)
                 put(net, QKVZ, row, at, part, head_of(net, h, i) * dv, dv);
         }
-        for (int part = B; part <= A; part++) {
+        for (int part = B; part <= A && !net->form.ba_apart; part++) {
             for (size_t i = 0; i < net->per_key; i++)
                 put(net, BA, row, gates++, part, head_of(net, h, i), 1);
+        }
+    }
+}
+
+/* Numbers that the part's input can hold. */
+static void fill(struct net *net, size_t row, int part, uint64_t *seed)
+{
+    const rp_dtype dtype = dtype_of(net, input_of(&net->form, part));
+    float *x = net->x + row * net->wide + net->first[part];
+    for (size_t i = 0; i < net->width[part]; i++) {
+        uint16_t half;
+        x[i] = random_float(seed, 2.0f);
+        if (dtype != RP_DTYPE_F32) {
+            net->ops->narrow(dtype, &x[i], &half, 1);
+            net->ops->widen(dtype, &half, &x[i], 1);
         }
     }
 }
@@ -123,28 +159,24 @@ static void make_rows(struct net *net, uint64_t *seed)
                                      net->channels + net->values,
                                      2 * net->heads};
     const size_t n = net->form.n;
-    for (int i = net->form.packed ? QKVZ : Q; i < (net->form.packed ? N_INPUTS : N_PARTS); i++) {
+    for (int part = 0; part < N_PARTS; part++) {
+        const int i = input_of(&net->form, part);
+        net->width[part] = widths[part];
+        net->first[part] = part ? net->first[part - 1] + net->width[part - 1] : 0;
+        if (net->inputs[i])
+            continue;
         net->ld[i] = widths[i] + GAP;
-        net->bytes[i] = ((n - 1) * net->ld[i] + widths[i]) * size_of(net->form.dtype);
+        net->bytes[i] = ((n - 1) * net->ld[i] + widths[i]) * size_of(net, i);
         net->inputs[i] = guard_alloc(net->bytes[i]);
         memset(net->inputs[i], 0xff, net->bytes[i]); /* NaN in the gaps */
     }
-    for (int part = 0; part < N_PARTS; part++) {
-        net->width[part] = widths[part];
-        net->first[part] = part ? net->first[part - 1] + net->width[part - 1] : 0;
-    }
     net->x = malloc(n * net->wide * sizeof *net->x);
     assert_non_null(net->x);
-    for (size_t i = 0; i < n * net->wide; i++) {
-        uint16_t half;
-        net->x[i] = random_float(seed, 2.0f);
-        if (net->form.dtype != RP_DTYPE_F32) {
-            net->ops->narrow(net->form.dtype, &net->x[i], &half, 1);
-            net->ops->widen(net->form.dtype, &half, &net->x[i], 1);
-        }
-    }
-    for (size_t row = 0; row < n; row++)
+    for (size_t row = 0; row < n; row++) {
+        for (int part = 0; part < N_PARTS; part++)
+            fill(net, row, part, seed);
         put_row(net, row);
+    }
 }
 
 static struct net make_net(const struct form *form, uint64_t seed)
@@ -207,8 +239,8 @@ static rp_gdn_projection projection(const struct net *net, int input, size_t row
     if (!net->inputs[input])
         return (rp_gdn_projection){0};
     return (rp_gdn_projection){(const char *)net->inputs[input] +
-                                   row0 * net->ld[input] * size_of(net->form.dtype),
-                               net->ld[input], net->form.dtype};
+                                   row0 * net->ld[input] * size_of(net, input),
+                               net->ld[input], dtype_of(net, input)};
 }
 
 static rp_gdn_block_batch batch_of(const struct net *net, size_t row0, size_t n_seqs,
@@ -388,7 +420,8 @@ enum { RAGGED = 5, RAGGED_ROWS = 107 };
 struct where {
     int threads;
     bool in_place;
-    rp_dtype dtype; /* of the states */
+    bool linear_decay; /* of the states, which says nothing here */
+    rp_dtype dtype;    /* of the states */
     uint32_t isa;
 };
 
@@ -413,6 +446,7 @@ static void check_bits(const struct form *form, const struct where *where)
     rp_gdn_states *apart = states_of(&o);
     o.pool = pool;
     o.in_place = where->in_place;
+    o.linear_decay = where->linear_decay;
     o.isa = where->isa;
     rp_gdn_states *s = states_of(&o);
     for (int32_t i = 0; i < RAGGED; i++) {
@@ -482,9 +516,30 @@ static const struct form forms[] = {
      .bare = true,
      .dtype = RP_DTYPE_F16,
      .conv_activation = RP_ACT_SILU,
-     .gate_activation = RP_ACT_SILU},
+     .gate_activation = RP_ACT_SILU,
+     .parts = 2},
     {.gdn = {2, 4, 64, 16, RP_GDN_TILED, RP_GDN_NORM_ROOT, 1e-6f, 0},
      .kernel = 4,
+     .dtypes = (const rp_dtype[N_INPUTS]){[Z] = RP_DTYPE_F16, [B] = RP_DTYPE_BF16},
+     .conv_activation = RP_ACT_SILU,
+     .gate_activation = RP_ACT_SILU},
+    {.gdn = {1, 8, 128, 48, RP_GDN_TILED, RP_GDN_NORM_ROOT, 1e-6f, 0},
+     .kernel = 4,
+     .conv_activation = RP_ACT_SILU,
+     .gate_activation = RP_ACT_SILU,
+     .parts = 3},
+    /* A cut every four heads: their 80 columns are the first that end with a vector. */
+    {.gdn = {1, 12, 128, 20, RP_GDN_GROUPED, RP_GDN_NORM_ROOT, 1e-6f, 0},
+     .kernel = 4,
+     .packed = true,
+     .dtypes = (const rp_dtype[N_INPUTS]){[QKVZ] = RP_DTYPE_BF16, [BA] = RP_DTYPE_F32},
+     .conv_activation = RP_ACT_SILU,
+     .gate_activation = RP_ACT_SILU,
+     .parts = 2},
+    {.gdn = {2, 4, 17, 9, RP_GDN_TILED, RP_GDN_NORM_ROOT, 1e-6f, 0},
+     .kernel = 3,
+     .packed = true,
+     .ba_apart = true,
      .conv_activation = RP_ACT_SILU,
      .gate_activation = RP_ACT_SILU},
 };
@@ -494,7 +549,7 @@ static void test_bits_of_the_separate_calls(void **state)
     (void)state;
     static const struct where places[] = {
         {.threads = 1, .isa = RP_ISA_DEFAULT},
-        {.threads = 2, .in_place = true, .isa = RP_ISA_SCALAR},
+        {.threads = 2, .in_place = true, .linear_decay = true, .isa = RP_ISA_SCALAR},
         {.threads = 3, .dtype = RP_DTYPE_BF16, .isa = RP_ISA_DEFAULT},
         {.threads = 7,
          .in_place = true,
@@ -508,7 +563,27 @@ static void test_bits_of_the_separate_calls(void **state)
     }
 }
 
-/* One row a sequence, on more threads than there are key heads: value heads are shared out. */
+/* A kernel that counts its calls, each of which is a task where there is one chunk of rows. */
+static atomic_size_t tasks_run;
+static const struct rp_gdn_kernel *counted;
+
+static void run_counted(const struct rp_gdn_args *args, const struct rp_gdn_rows *pieces, size_t n,
+                        size_t key_head, size_t c0, size_t c1, float *state, void *scratch)
+{
+    tasks_run++;
+    counted->run(args, pieces, n, key_head, c0, c1, state, scratch);
+}
+
+static void count_tasks(rp_gdn_states *s, struct rp_gdn_kernel *kernel)
+{
+    counted = s->kernel;
+    *kernel = *counted;
+    kernel->run = run_counted;
+    s->kernel = kernel;
+}
+
+/* One row a sequence, on more threads than there are key heads: value heads are shared out, where
+ * there are enough of them. */
 static void test_one_row_each(void **state)
 {
     (void)state;
@@ -522,6 +597,8 @@ static void test_one_row_each(void **state)
         rp_gdn_states *apart = states_of(&o);
         o.pool = pool;
         rp_gdn_states *s = states_of(&o);
+        struct rp_gdn_kernel kernel;
+        count_tasks(s, &kernel);
         float *want = calloc(4 * (net.values + GAP), sizeof *want);
         assert_non_null(want);
         const rp_gdn_block block = block_of(&net);
@@ -529,8 +606,11 @@ static void test_one_row_each(void **state)
         for (int round = 0; round < 3; round++) {
             for (size_t r = 0; r < 4; r++)
                 run_apart(apart, &net, r, 1, slots[r], want);
+            tasks_run = 0;
             MUST(rp_gdn_run_block(s, &block, &b, ERR));
             assert_true(out_is(&net, want, 4));
+            assert_int_equal(tasks_run,
+                             4 * (size_t)form.gdn.n_key_heads * (form.parts ? form.parts : 1));
         }
         free(want);
         rp_gdn_states_destroy(s);
@@ -787,15 +867,15 @@ static void check_refused_numbers(struct refusal *f)
                                         "v, row 33, column 2",    "z, row 33, column 2",
                                         "b, row 33, column 2",    "a, row 33, column 2",
                                         "qkvz, row 33, column 2", "ba, row 33, column 2"};
-    const size_t size = size_of(f->net->form.dtype);
     for (int i = 0; i < N_INPUTS; i++) {
         if (!f->net->inputs[i])
             continue;
+        const size_t size = size_of(f->net, i);
         char *at = (char *)f->net->inputs[i] + (33 * f->net->ld[i] + 2) * size;
         char was[sizeof(float)];
         const float bad = i % 2 ? -INFINITY : NAN;
         memcpy(was, at, size);
-        f->net->ops->narrow(f->net->form.dtype, &bad, at, 1);
+        f->net->ops->narrow(dtype_of(f->net, i), &bad, at, 1);
         refuse(f, RP_ERR_NONFINITE, names[i]);
         assert_false(memcmp(at, was, size) == 0);
         memcpy(at, was, size);
@@ -823,7 +903,8 @@ static void check_overflow(struct refusal *f)
     net->a_log[1] = was;
 }
 
-/* In the middle of a batch of three sequences, two of whose slots share what they hold. */
+/* In the middle of a batch of three sequences.  The slots of two of them share what they hold, each
+ * with one that is not in the batch; the third holds zeros. */
 static void check_refusals(const struct form *form, bool in_place, int threads)
 {
     static const int32_t slots[] = {3, 0, 5}, cu[] = {0, 2, 40, 50};
@@ -839,7 +920,6 @@ static void check_refusals(const struct form *form, bool in_place, int threads)
         MUST(rp_gdn_states_fork(f.s, i, i + 4, ERR));
     }
     MUST(rp_gdn_states_reset(f.s, 5, ERR));
-    MUST(rp_gdn_states_reset(f.s, 7, ERR));
     for (int32_t i = 0; i < MAX_SLOTS; i++)
         f.held[i] = held_by(f.s, &net, i);
     check_refused_batches(&f);
@@ -888,8 +968,10 @@ static void test_overflow_is_named(void **state)
     o.dtype = RP_DTYPE_F16;
     o.pool = pool_of(3);
     struct refusal f = {.s = states_of(&o), .net = &net, .block = block_of(&net)};
-    for (int32_t i = 0; i < MAX_SLOTS; i++)
+    for (int32_t i = 0; i < MAX_SLOTS; i++) {
+        set_random(f.s, &net, i, (uint64_t)i);
         f.held[i] = held_by(f.s, &net, i);
+    }
     f.batch = batch_of(&net, 0, 2, slots, cu);
     const size_t v = 2 * net.keys + 21; /* of the second value head, whose key head is the first */
     net.x[36 * net.wide + v] = 3e38f;
@@ -920,25 +1002,28 @@ static void test_overflow_is_named(void **state)
 
 /* In place a state is written over before what the rows make of it is known; what is kept of the
  * convolution is not. */
-static void test_overflow_in_place(void **state)
+static void check_overflow_in_place(rp_dtype dtype, float v, float norm, const char *words)
 {
-    (void)state;
     struct form form = forms[0];
     form.n = 40;
     struct net net = make_net(&form, 4);
     rp_gdn_states_options o = options_of(&net);
     o.in_place = true;
+    o.dtype = dtype;
     o.pool = pool_of(2);
     rp_gdn_states *s = states_of(&o);
     const int32_t slot = 3, cu[] = {0, 40};
     set_random(s, &net, slot, 1);
     float *before = held_by(s, &net, slot);
-    net.norm_w[2] = NAN;
+    net.norm_w[2] = norm;
+    net.x[38 * net.wide + net.first[V] + 1] = v;
+    net.conv_w[(net.first[V] + 1) * form.kernel + form.kernel - 1] = 1;
+    put_row(&net, 38);
     const rp_gdn_block block = block_of(&net);
     const rp_gdn_block_batch b = batch_of(&net, 0, 1, &slot, cu);
     rp_error err;
     assert_int_equal(rp_gdn_run_block(s, &block, &b, &err), RP_ERR_NONFINITE);
-    assert_string_equal(err.message, "out, row 0, column 2 is NaN");
+    assert_string_equal(err.message, words);
     float *after = held_by(s, &net, slot);
     assert_memory_equal(after + state_floats(&net), before + state_floats(&net),
                         kept_floats(&net) * sizeof *after);
@@ -946,6 +1031,37 @@ static void test_overflow_in_place(void **state)
     free(after);
     rp_gdn_states_destroy(s);
     rp_pool_destroy(o.pool);
+    free_net(&net);
+}
+
+static void test_overflow_in_place(void **state)
+{
+    (void)state;
+    check_overflow_in_place(RP_DTYPE_F32, 1, NAN, "out, row 0, column 2 is NaN");
+    check_overflow_in_place(RP_DTYPE_F16, 1e7f, 1,
+                            "the state of slot 3 has grown past the largest number of its type");
+}
+
+/* With an eps of 0 the norm of a head of zeros is none, and the call says so. */
+static void test_norm_of_zeros(void **state)
+{
+    (void)state;
+    struct form form = forms[3];
+    form.n = 1;
+    struct net net = make_net(&form, 4);
+    memset(net.x, 0, net.wide * sizeof *net.x);
+    put_row(&net, 0);
+    const rp_gdn_states_options o = options_of(&net);
+    rp_gdn_states *s = states_of(&o);
+    const int32_t slot = 0;
+    rp_gdn_block block = block_of(&net);
+    const rp_gdn_block_batch b = batch_of(&net, 0, 1, &slot, NULL);
+    rp_error err;
+    MUST(rp_gdn_run_block(s, &block, &b, ERR));
+    block.norm_eps = 0;
+    assert_int_equal(rp_gdn_run_block(s, &block, &b, &err), RP_ERR_NONFINITE);
+    assert_string_equal(err.message, "out, row 0, column 0 is NaN");
+    rp_gdn_states_destroy(s);
     free_net(&net);
 }
 
@@ -1066,6 +1182,50 @@ static void test_forks(void **state)
     free_net(&net);
 }
 
+/* Both mates of each fork in one batch, beside a slot that nobody shares: as many blocks as states
+ * that are run in place can need. */
+static void test_mates_in_place(void **state)
+{
+    (void)state;
+    static const int32_t slots[] = {1, 4, 0, 3, 2}, cu[] = {0, 7, 40, 41, 74, 80};
+    enum { N = COUNT(slots) };
+    struct form form = forms[0];
+    form.n = 80;
+    struct net net = make_net(&form, 4);
+    rp_gdn_states_options o = options_of(&net);
+    o.n_slots = N;
+    rp_gdn_states *apart = states_of(&o);
+    o.in_place = true;
+    rp_gdn_states *s = states_of(&o);
+    float *want = calloc(form.n * (net.values + GAP), sizeof *want);
+    assert_non_null(want);
+    const rp_gdn_block block = block_of(&net);
+    const rp_gdn_block_batch b = batch_of(&net, 0, N, slots, cu);
+    for (int32_t i = 0; i < N; i += 2) {
+        set_random(s, &net, i, (uint64_t)i);
+        set_random(apart, &net, i, (uint64_t)i);
+    }
+    for (int round = 0; round < 2; round++) {
+        for (int32_t i = 0; i + 1 < N; i += 2) {
+            MUST(rp_gdn_states_fork(s, i + round, i + 1 - round, ERR));
+            MUST(rp_gdn_states_fork(apart, i + round, i + 1 - round, ERR));
+        }
+        for (size_t i = 0; i < N; i++)
+            run_apart(apart, &net, (size_t)cu[i], (size_t)(cu[i + 1] - cu[i]), slots[i], want);
+        MUST(rp_gdn_run_block(s, &block, &b, ERR));
+        assert_true(out_is(&net, want, form.n));
+        for (int32_t i = 0; i < N; i++) {
+            float *held = held_by(apart, &net, i);
+            assert_holds(s, &net, i, held);
+            free(held);
+        }
+    }
+    free(want);
+    rp_gdn_states_destroy(s);
+    rp_gdn_states_destroy(apart);
+    free_net(&net);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1075,9 +1235,11 @@ int main(void)
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_overflow_is_named),
         cmocka_unit_test(test_overflow_in_place),
+        cmocka_unit_test(test_norm_of_zeros),
         cmocka_unit_test(test_refused_states),
         cmocka_unit_test(test_sentinels_survive),
         cmocka_unit_test(test_forks),
+        cmocka_unit_test(test_mates_in_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 #include "models/family.h"
 #include "pool/error.h"
 #include "tests/model_maker.h"
+#include "tests/scratch.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -12,22 +13,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-static struct maker_dir dir;
-
-static int set_up(void **state)
-{
-    (void)state;
-    maker_dir_create(&dir);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    maker_dir_remove(&dir);
-    return 0;
-}
 
 /* The next word of *p; false at the end. */
 static bool next_word(const char **p, char word[64])
@@ -518,5 +503,5 @@ int main(void)
         cmocka_unit_test(test_refused),       cmocka_unit_test(test_frequencies),
         cmocka_unit_test(test_refused_ropes),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }

@@ -5,6 +5,7 @@
 #include "models/safetensors.h"
 #include "models/tensors.h"
 #include "tests/model_maker.h"
+#include "tests/scratch.h"
 
 #include <rankplan/model.h>
 
@@ -23,22 +24,6 @@
 #if defined(__SSE2__)
 #include <xmmintrin.h>
 #endif
-
-static struct maker_dir dir;
-
-static int set_up(void **state)
-{
-    (void)state;
-    maker_dir_create(&dir);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    maker_dir_remove(&dir);
-    return 0;
-}
 
 /* Fails with that status and a message that holds each of the words (NULL ends them). */
 static void assert_fails(rp_status found, rp_status due, const rp_error *err,
@@ -681,5 +666,5 @@ int main(void)
         cmocka_unit_test(test_all_halves),
         cmocka_unit_test(test_tensor_file),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }

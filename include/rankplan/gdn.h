@@ -235,7 +235,8 @@ typedef struct rp_gdn_block {
     const float *a_log;   /* n_value_heads */
     const float *dt_bias; /* n_value_heads, or NULL (default) */
     const float *norm_w;  /* value_dim, or NULL (default): all 1 */
-    float norm_eps;       /* finite, not negative; default 1e-6 */
+    float norm_eps;       /* finite, not negative; default 1e-6.  With 0 a head whose o is all zeros
+                             gives NaN, and so RP_ERR_NONFINITE */
     float beta_scale;     /* finite, not negative; 0: 1 (default) */
     bool linear_rate;     /* a_log is the factor -exp(a_log) itself */
     rp_activation conv_activation, gate_activation; /* default RP_ACT_SILU */

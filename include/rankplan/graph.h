@@ -305,8 +305,8 @@ typedef struct rp_experts {
  *     down_e (activation(first half of up_e x) * second half)
  *
  * and then + residual, a value as x, or -1.  A row's bits do not depend on the rows beside it.
- * In INT8 x is rounded once for all experts, what an expert's gate makes of it once more; the
- * product that makes the logits stays FP32. */
+ * In INT8 x is rounded once for all experts, what an expert's gate makes of it once more; products
+ * that the logits come from stay FP32. */
 RP_API rp_value rp_graph_experts(rp_graph *graph, const char *name, rp_value x, rp_value logits,
                                  const rp_experts *options, rp_value residual);
 

@@ -118,7 +118,7 @@ static void weigh(struct line *out, const int8_t *weights)
 {
     out->load = 0;
     for (size_t j = 0; j < 32; j++) {
-        const int x = weights[2 * j], y = weights[2 * j + 1];
+        const int x = (int)weights[2 * j], y = (int)weights[2 * j + 1];
         const int up = (x > 0 ? x : 0) + (y > 0 ? y : 0), down = up - x - y;
         out->sums[j] = (uint8_t)up;
         out->sums[32 + j] = (uint8_t)down;

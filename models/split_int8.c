@@ -8,6 +8,7 @@
 
 #include "models/decision.h"
 #include "pool/error.h"
+#include "pool/random.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,22 +30,13 @@ struct calibration {
     float *rows;
 };
 
-/* splitmix64: a fixed seed gives the same ids everywhere. */
-static uint64_t next_random(uint64_t *state)
-{
-    uint64_t z = (*state += UINT64_C(0x9e3779b97f4a7c15));
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
-
 /* first, random ids, [SEP]; of one token the first. */
 static void fill_text(const struct rp_split *split, uint64_t *random, int32_t first, int32_t *ids,
                       size_t n)
 {
     const uint64_t vocab = (uint64_t)split->towers.body.vocab;
     for (size_t i = 0; i < n; i++)
-        ids[i] = (int32_t)(next_random(random) % vocab);
+        ids[i] = (int32_t)(rp_random_next(random) % vocab);
     ids[n - 1] = split->info.sep_id;
     ids[0] = first;
 }

@@ -8,6 +8,7 @@
 
 #include "plan/run.h"
 #include "pool/error.h"
+#include "pool/random.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -161,15 +162,6 @@ static rp_status run_batch(struct rp_quantizing *q, const rp_batch *batch, rp_er
     return status;
 }
 
-/* splitmix64: a fixed seed gives the same ids everywhere. */
-static uint64_t next_random(uint64_t *state)
-{
-    uint64_t z = (*state += UINT64_C(0x9e3779b97f4a7c15));
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
-
 /* How many ids the graph has, and how long a sequence may be, by its tables. */
 static void find_limits(const struct rp_quantizing *q, size_t *ids, size_t *length)
 {
@@ -215,7 +207,7 @@ static rp_status run_random(struct rp_quantizing *q, rp_error *err)
     for (size_t s = 0; s <= CALIBRATION_SEQS; s++)
         cu[s] = (int32_t)(s * length);
     for (size_t i = 0; i < CALIBRATION_SEQS * length; i++)
-        ids[i] = (int32_t)(next_random(&state) % n_ids);
+        ids[i] = (int32_t)(rp_random_next(&state) % n_ids);
     rp_batch_init(&batch);
     batch.n_seqs = CALIBRATION_SEQS;
     batch.ids = ids;

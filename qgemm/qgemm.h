@@ -81,11 +81,15 @@ struct rp_qgemm_panel_order {
     uint16_t lines[];  /* k_padded/4, each 4 times its number: where it begins in a row of Q */
 };
 
-/* The order of the panel that begins at `panel`. */
+/* Where a panel's order begins, and the order of the panel that begins at `panel`. */
+static inline size_t rp_qgemm_order_at(size_t k)
+{
+    return rp_qgemm_padded(k) * RP_QGEMM_NR + sizeof(struct rp_qgemm_panel_tail);
+}
+
 static inline struct rp_qgemm_panel_order *rp_qgemm_order(void *panel, size_t k)
 {
-    return (void *)((unsigned char *)panel + rp_qgemm_padded(k) * RP_QGEMM_NR +
-                    sizeof(struct rp_qgemm_panel_tail));
+    return (void *)((unsigned char *)panel + rp_qgemm_order_at(k));
 }
 
 /* One product.  The residual may be C itself (in place). */

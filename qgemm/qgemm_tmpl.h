@@ -219,7 +219,7 @@ static inline __attribute__((always_inline)) void add_twos(const unsigned h, con
                                                            v16i (*acc)[WIDTH_MAX])
 {
     const struct rp_qgemm_panel_order *order =
-        (const void *)(b + t->n_lines * LINE_BYTES + sizeof(struct rp_qgemm_panel_tail));
+        (const void *)(b + rp_qgemm_order_at(4 * t->n_lines));
     const uint16_t *line = order->lines, *const end = line + t->n_lines,
                    *const alone = line + order->n_joined;
     const uint8_t *at[RP_QGEMM_MR];

@@ -12,6 +12,8 @@
 
 #include <cmocka.h>
 
+#include "tests/toy.h"
+
 #include <rankplan/rankplan.h>
 
 #include <math.h>
@@ -258,11 +260,7 @@ static void check_cut(rp_gdn_states *s, struct way *way, size_t n, size_t cut)
 static void check_way(rp_gdn_map map, bool linear_decay, int threads)
 {
     static struct way way;
-    rp_pool *pool = NULL;
-    rp_pool_options pool_options;
-    rp_pool_options_init(&pool_options);
-    pool_options.n_threads = threads;
-    MUST(rp_pool_create(&pool_options, &pool, ERR));
+    rp_pool *pool = toy_pool(threads);
     memset(&way, 0, sizeof way);
     way.map = map;
     way.linear_decay = linear_decay;

@@ -14,6 +14,7 @@
 #include "ops/ops.h"
 #include "tests/alloc_count.h"
 #include "tests/floats.h"
+#include "tests/toy.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -400,16 +401,6 @@ static void set_random(rp_gdn_states *s, const struct net *net, int32_t slot, ui
     free(x);
 }
 
-static rp_pool *pool_of(int threads)
-{
-    rp_pool *pool = NULL;
-    rp_pool_options o;
-    rp_pool_options_init(&o);
-    o.n_threads = threads;
-    MUST(rp_pool_create(&o, &pool, ERR));
-    return pool;
-}
-
 /* ---- the bits of the separate calls ------------------------------------------------------------
  */
 
@@ -440,7 +431,7 @@ static bool out_is(const struct net *net, const float *want, size_t n)
 static void check_bits(const struct form *form, const struct where *where)
 {
     struct net net = make_net(form, 9);
-    rp_pool *pool = pool_of(where->threads);
+    rp_pool *pool = toy_pool(where->threads);
     rp_gdn_states_options o = options_of(&net);
     o.dtype = where->dtype;
     rp_gdn_states *apart = states_of(&o);
@@ -592,7 +583,7 @@ static void test_one_row_each(void **state)
         struct form form = forms[i];
         form.n = 4;
         struct net net = make_net(&form, 3);
-        rp_pool *pool = pool_of(7);
+        rp_pool *pool = toy_pool(7);
         rp_gdn_states_options o = options_of(&net);
         rp_gdn_states *apart = states_of(&o);
         o.pool = pool;
@@ -909,7 +900,7 @@ static void check_refusals(const struct form *form, bool in_place, int threads)
 {
     static const int32_t slots[] = {3, 0, 5}, cu[] = {0, 2, 40, 50};
     struct net net = make_net(form, 4);
-    rp_pool *pool = pool_of(threads);
+    rp_pool *pool = toy_pool(threads);
     rp_gdn_states_options o = options_of(&net);
     o.in_place = in_place;
     o.pool = pool;
@@ -966,7 +957,7 @@ static void test_overflow_is_named(void **state)
     const int32_t cu[] = {0, 3, 40};
     rp_gdn_states_options o = options_of(&net);
     o.dtype = RP_DTYPE_F16;
-    o.pool = pool_of(3);
+    o.pool = toy_pool(3);
     struct refusal f = {.s = states_of(&o), .net = &net, .block = block_of(&net)};
     for (int32_t i = 0; i < MAX_SLOTS; i++) {
         set_random(f.s, &net, i, (uint64_t)i);
@@ -1010,7 +1001,7 @@ static void check_overflow_in_place(rp_dtype dtype, float v, float norm, const c
     rp_gdn_states_options o = options_of(&net);
     o.in_place = true;
     o.dtype = dtype;
-    o.pool = pool_of(2);
+    o.pool = toy_pool(2);
     rp_gdn_states *s = states_of(&o);
     const int32_t slot = 3, cu[] = {0, 40};
     set_random(s, &net, slot, 1);

@@ -17,6 +17,7 @@
 #include "pool/pool.h"
 #include "tests/alloc_count.h"
 #include "tests/floats.h"
+#include "tests/toy.h"
 
 #include <float.h>
 #include <math.h>
@@ -403,16 +404,6 @@ static void test_cuts(void **state)
 /* ---- slots and bits ----------------------------------------------------------------------------
  */
 
-static rp_pool *pool_of(int threads)
-{
-    rp_pool *pool = NULL;
-    rp_pool_options o;
-    rp_pool_options_init(&o);
-    o.n_threads = threads;
-    MUST(rp_pool_create(&o, &pool, ERR));
-    return pool;
-}
-
 static const int32_t ragged[] = {0, 1, 1, 40, 105, 107};
 static const int32_t ragged_slots[] = {6, 2, 0, 3, 5};
 enum { RAGGED = 5, RAGGED_ROWS = 107 };
@@ -440,7 +431,7 @@ static void check_bits(struct rows *r, const float *out, float *const *states, i
                        bool in_place)
 {
     const rp_gdn *gdn = &r->gdn;
-    rp_pool *pool = pool_of(threads);
+    rp_pool *pool = toy_pool(threads);
     rp_gdn_states_options o = options_of(r);
     o.pool = pool;
     o.in_place = in_place;
@@ -520,7 +511,7 @@ static void check_steps(rp_gdn gdn, rp_dtype dtype, int threads)
 {
     enum { N = RP_GDN_CHUNK + 3 };
     struct rows r = make_rows(gdn, false, N, 21);
-    rp_pool *pool = pool_of(threads);
+    rp_pool *pool = toy_pool(threads);
     rp_gdn_states_options o = options_of(&r);
     o.dtype = dtype;
     o.pool = pool;
@@ -942,7 +933,7 @@ static void test_conv_batch(void **state)
     static const int32_t cu[] = {0, 1, 1, 3, 69, 71}, slots[] = {6, 2, 0, 3, 5};
     for (int threads = 1; threads < 5; threads++) {
         struct conv_rows *c = make_conv(5);
-        rp_pool *pool = pool_of(threads);
+        rp_pool *pool = toy_pool(threads);
         rp_gdn_states *s = conv_states(4, threads % 2, pool);
         float kept[5][3 * CHANNELS], again[3 * CHANNELS];
         for (size_t i = 0; i < 5; i++) {
@@ -1324,7 +1315,7 @@ static void test_refused_batches(void **state)
     (void)state;
     for (int in_place = 0; in_place < 2; in_place++) {
         struct rows r = make_rows(small, false, 50, 4);
-        rp_pool *pool = pool_of(2);
+        rp_pool *pool = toy_pool(2);
         rp_gdn_states_options o = options_of(&r);
         o.in_place = in_place;
         o.pool = pool;
@@ -1429,7 +1420,7 @@ static void test_names_overflow(void **state)
             r.v[row * (r.values + GAP) + i] = 1e7f;
     }
     for (int threads = 1; threads < 4; threads++) {
-        rp_pool *pool = pool_of(threads);
+        rp_pool *pool = toy_pool(threads);
         rp_gdn_states_options o = options_of(&r);
         o.dtype = RP_DTYPE_F16;
         o.pool = pool;

@@ -3,6 +3,7 @@
 #include "tests/floats.h"
 #include "tests/model_run.h"
 #include "tests/ref_split.h"
+#include "tests/toy.h"
 
 #include <rankplan/machine.h>
 
@@ -426,11 +427,7 @@ static void answers_depend_on_nothing_else(void **state)
     (void)state;
     struct folder f = make_folder(split_maker_default(), MAKER_F32);
     struct asked a = make_asked(&f);
-    rp_pool_options o;
-    rp_pool *pool;
-    rp_pool_options_init(&o);
-    o.n_threads = 3;
-    assert_int_equal(rp_pool_create(&o, &pool, NULL), RP_OK);
+    rp_pool *pool = toy_pool(3);
     const struct how ways[] = {{.pool = pool},
                                {.scalar = true},
                                {.no_fuse = true, .pool = pool},
